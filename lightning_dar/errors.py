@@ -1,0 +1,9 @@
+"""The two errors a user can cause; `cli.py` prints either as one line, without a stack trace."""
+
+
+class UsageError(ValueError):
+    """An option, or a combination of options, that cannot work. `cli.py` exits with status 2."""
+
+
+class DataError(ValueError):
+    """Data or a checkpoint that cannot be used as it lies on disk. `cli.py` exits with status 1."""

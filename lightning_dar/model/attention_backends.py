@@ -1,0 +1,92 @@
+"""Causal attention by backend: PyTorch's own (`sdpa`, everywhere) and xformers (CUDA).
+
+Both keep documents packed in one window apart when told where they lie.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lightning_dar.errors import UsageError
+
+
+def require_backend(backend: str) -> None:
+    """Raises UsageError where the backend cannot run, with the reason."""
+    if backend != "xformers":
+        return
+    if not torch.cuda.is_available():
+        raise UsageError("model.attention_backend: xformers needs a CUDA GPU and none was found; use sdpa")
+    try:
+        import xformers.ops  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            f"model.attention_backend: xformers cannot be imported ({error}); install it, or use sdpa"
+        ) from error
+
+
+def document_mask(document_ids: Tensor | None, backend: str) -> Any:
+    """What `attend` needs to keep documents apart; None means plain causal attention.
+
+    Args:
+        document_ids: int [B, T], equal within a document, non-decreasing along T.
+        backend: `sdpa` (a boolean mask [B, 1, T, T]) or `xformers` (a block-diagonal causal bias over B*T).
+    """
+    if document_ids is None:
+        return None
+    if backend == "xformers":
+        return _xformers_bias(document_ids)
+    same = document_ids[:, None, :, None] == document_ids[:, None, None, :]
+    return same.tril()
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Any, backend: str) -> Tensor:
+    """Causal attention with grouped heads.
+
+    Args:
+        q: [B, T, H, head_dim].
+        k: [B, T, K, head_dim], H a multiple of K.
+        v: [B, T, K, head_dim].
+        mask: from `document_mask`.
+        backend: `sdpa` or `xformers`.
+
+    Returns:
+        [B, T, H, head_dim].
+    """
+    if backend == "xformers":
+        return _attend_xformers(q, k, v, mask)
+    out = F.scaled_dot_product_attention(
+        q.transpose(1, 2),
+        k.transpose(1, 2),
+        v.transpose(1, 2),
+        attn_mask=mask,
+        is_causal=mask is None,
+        enable_gqa=q.shape[2] != k.shape[2],
+    )
+    return out.transpose(1, 2)
+
+
+def _xformers_bias(document_ids: Tensor) -> Any:
+    from xformers.ops.fmha.attn_bias import BlockDiagonalCausalMask
+
+    starts = torch.ones_like(document_ids, dtype=torch.bool)
+    starts[:, 1:] = document_ids[:, 1:] != document_ids[:, :-1]
+    first = starts.flatten().nonzero().flatten()
+    lengths = torch.diff(first, append=first.new_tensor([document_ids.numel()]))
+    return BlockDiagonalCausalMask.from_seqlens(lengths.tolist(), device=document_ids.device)
+
+
+def _attend_xformers(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
+    from xformers.ops import memory_efficient_attention
+    from xformers.ops.fmha.attn_bias import LowerTriangularMask
+
+    batch, seq_len, heads, head_dim = q.shape
+    groups = k.shape[2]
+    shape = (batch, seq_len, groups, heads // groups, head_dim)
+    q = q.reshape(shape)
+    k, v = k[:, :, :, None].expand(shape), v[:, :, :, None].expand(shape)
+    if mask is not None:  # xformers keeps documents apart along one long sequence
+        q, k, v = (x.reshape(1, batch * seq_len, *shape[2:]) for x in (q, k, v))
+    out = memory_efficient_attention(q, k, v, attn_bias=LowerTriangularMask() if mask is None else mask)
+    return out.reshape(batch, seq_len, heads, head_dim)

@@ -1,0 +1,130 @@
+"""The architecture's settings, and the presets with the sizes of the paper's runs."""
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from lightning_dar.errors import UsageError
+
+AttentionBackend = Literal["sdpa", "xformers"]
+Preset = Literal["220m", "533m", "1044m", "7.6b", "qwen3-0.6b"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig:
+    """A Qwen3/Llama-style decoder. Raises UsageError when the sizes do not fit together."""
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    norm_eps: float = 1e-6
+    rope_theta: float = 10_000.0
+    qk_norm: bool = True
+    qkv_bias: bool = False
+    tie_embeddings: bool = True
+    init_std: float = 0.02
+    attention_backend: AttentionBackend = "sdpa"
+
+    def __post_init__(self) -> None:
+        for name in (
+            "vocab_size",
+            "hidden_size",
+            "num_layers",
+            "num_heads",
+            "num_kv_heads",
+            "head_dim",
+            "intermediate_size",
+        ):
+            if getattr(self, name) < 1:
+                raise UsageError(f"model.{name}={getattr(self, name)}: must be at least 1")
+        if self.num_heads % self.num_kv_heads:
+            raise UsageError(
+                f"model.num_heads={self.num_heads} must be a multiple of model.num_kv_heads={self.num_kv_heads}"
+            )
+        if self.head_dim % 2:
+            raise UsageError(f"model.head_dim={self.head_dim}: rotary embeddings need an even number")
+
+
+def _paper(hidden: int, layers: int, heads: int, kv_heads: int, head_dim: int, ff: int) -> dict[str, int]:
+    return {
+        "vocab_size": 151_936,
+        "hidden_size": hidden,
+        "num_layers": layers,
+        "num_heads": heads,
+        "num_kv_heads": kv_heads,
+        "head_dim": head_dim,
+        "intermediate_size": ff,
+    }
+
+
+PRESETS: dict[str, dict[str, int | float]] = {
+    "220m": _paper(768, 12, 12, 4, 64, 3072),
+    "533m": _paper(1024, 24, 16, 8, 64, 4096),
+    "1044m": _paper(1280, 36, 20, 4, 64, 5120),
+    "7.6b": _paper(4096, 36, 32, 8, 128, 12288),
+    "qwen3-0.6b": {**_paper(1024, 28, 16, 8, 128, 3072), "rope_theta": 1e6},
+}
+
+
+def resolve_config(
+    preset: Preset | None = None,
+    *,
+    vocab_size: int | None = None,
+    hidden_size: int | None = None,
+    num_layers: int | None = None,
+    num_heads: int | None = None,
+    num_kv_heads: int | None = None,
+    head_dim: int | None = None,
+    intermediate_size: int | None = None,
+    norm_eps: float | None = None,
+    rope_theta: float | None = None,
+    qk_norm: bool | None = None,
+    qkv_bias: bool | None = None,
+    tie_embeddings: bool | None = None,
+    init_std: float | None = None,
+    attention_backend: AttentionBackend | None = None,
+) -> TransformerConfig:
+    """A preset, explicit sizes, or a preset with some sizes overridden.
+
+    Args:
+        preset: sizes of one of the paper's runs; explicit options below override it.
+        vocab_size: token ids; default: the preset's, else the tokenizer's of the data.
+        hidden_size: width D of the residual stream.
+        num_layers: layers L; each has two sublayers, attention and MLP, so there are 2L sites.
+        num_heads: query heads.
+        num_kv_heads: key and value heads (grouped-query attention); default: num_heads.
+        head_dim: width of a head; default: hidden_size / num_heads.
+        intermediate_size: width of the SwiGLU MLP; default: 4 x hidden_size.
+        norm_eps: epsilon of every RMSNorm; default 1e-6.
+        rope_theta: base of the rotary embeddings; default 10000.
+        qk_norm: RMSNorm on queries and keys; default true.
+        qkv_bias: bias on the query, key and value projections; default false.
+        tie_embeddings: the head shares the embedding's weight; default true.
+        init_std: standard deviation of every initial weight matrix; default 0.02.
+        attention_backend: `sdpa` (everywhere, default) or `xformers` (CUDA only).
+
+    Raises:
+        UsageError: a size is missing, or the sizes do not fit together.
+    """
+    given = {name: value for name, value in locals().items() if name != "preset" and value is not None}
+    if preset is not None and preset not in PRESETS:
+        raise UsageError(f"model.preset: unknown preset '{preset}'; known: {', '.join(PRESETS)}")
+    sizes = {**(PRESETS[preset] if preset else {}), **given}
+    for name in ("vocab_size", "hidden_size", "num_layers", "num_heads"):
+        if name not in sizes:
+            raise UsageError(f"model.{name} is not set: give it, or a model.preset ({', '.join(PRESETS)})")
+    heads = sizes["num_heads"]
+    sizes.setdefault("num_kv_heads", heads)
+    sizes.setdefault("intermediate_size", 4 * sizes["hidden_size"])
+    if "head_dim" not in sizes:
+        if heads < 1 or sizes["hidden_size"] % heads:
+            raise UsageError(
+                f"model.hidden_size={sizes['hidden_size']} is not a multiple of model.num_heads={heads}: "
+                "change one of them, or set model.head_dim"
+            )
+        sizes["head_dim"] = sizes["hidden_size"] // heads
+    assert set(sizes) <= {field.name for field in fields(TransformerConfig)}
+    return TransformerConfig(**sizes)

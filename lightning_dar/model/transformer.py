@@ -1,0 +1,94 @@
+"""The transformer: one loop over sublayers, wired by a residual strategy."""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lightning_dar.model.attention import Attention, Context
+from lightning_dar.model.attention_backends import document_mask, require_backend
+from lightning_dar.model.config import TransformerConfig
+from lightning_dar.model.mlp import MLP
+from lightning_dar.model.rope import rope_angles
+from lightning_dar.residual import Residual, ResidualConfig, Shape, build_residual
+
+
+class Transformer(nn.Module):
+    """Token ids [B, T] -> logits [B, T, V]. Which sublayer reads what is the residual strategy's matter."""
+
+    def __init__(self, config: TransformerConfig, residual: Residual):
+        super().__init__()
+        require_backend(config.attention_backend)
+        self.config = config
+        self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
+        sublayers: list[nn.Module] = []
+        for _ in range(config.num_layers):
+            sublayers.append(
+                Attention(config, pre_norm=residual.pre_norm, num_inputs=residual.attention_inputs)
+            )
+            sublayers.append(MLP(config, pre_norm=residual.pre_norm))
+        self.sublayers = nn.ModuleList(sublayers)
+        self.residual = residual
+        self.norm = nn.RMSNorm(config.hidden_size, config.norm_eps)
+        self.head = None if config.tie_embeddings else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.init_weights()
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        document_ids: Tensor | None = None,
+        *,
+        head: Callable[[Tensor, Tensor], Tensor] = F.linear,
+        residual: Residual | None = None,
+    ) -> Tensor:
+        """Logits [B, T, V], or whatever `head` makes of the hidden states.
+
+        Args:
+            input_ids: int [B, T].
+            document_ids: int [B, T]; where given, tokens attend within their own document only.
+            head: (hidden states [B, T, D], head weight [V, D]) -> result. It runs inside the forward, where a
+                sharded weight is whole; a loss passed here never needs all logits at once.
+            residual: wires the same sublayers by another strategy, for this call: a probe around the model's
+                own, or `standard` to compare with.
+        """
+        config = self.config
+        residual = self.residual if residual is None else residual
+        cos, sin = rope_angles(input_ids.shape[1], config.head_dim, config.rope_theta, input_ids.device)
+        context = Context(cos, sin, document_mask(document_ids, config.attention_backend))
+
+        state = residual.start(self.embed(input_ids))
+        for site, sublayer in enumerate(self.sublayers):
+            x = residual.read(state, site)
+            y = sublayer(x, context)
+            state = residual.write(state, y, site)
+        hidden = self.norm(residual.finish(state))
+        return head(hidden, self.embed.weight if self.head is None else self.head.weight)
+
+    def init_weights(self) -> None:
+        """Matrices normal with `init_std`, biases zero, norms one; then the strategy's own parameters."""
+        for part in (self.embed, self.sublayers, self.norm, self.head):
+            for module in part.modules() if part is not None else ():
+                if isinstance(module, nn.RMSNorm):
+                    nn.init.ones_(module.weight)
+                elif isinstance(module, (nn.Linear, nn.Embedding)):
+                    nn.init.normal_(module.weight, std=self.config.init_std)
+                    if getattr(module, "bias", None) is not None:
+                        nn.init.zeros_(module.bias)
+        self.residual.reset_parameters()
+
+
+def build_transformer(
+    config: TransformerConfig, residual: ResidualConfig, plugin: str | None = None
+) -> Transformer:
+    """A transformer with the named strategy, initialised from the global random state.
+
+    Args:
+        config: the architecture.
+        residual: strategy name and options.
+        plugin: the module that registered the strategy where a checkpoint was written, for the error.
+
+    Raises:
+        UsageError: sizes, strategy or options that cannot work.
+    """
+    shape = Shape(num_layers=config.num_layers, hidden_size=config.hidden_size, eps=config.norm_eps)
+    return Transformer(config, build_residual(residual, shape, plugin))

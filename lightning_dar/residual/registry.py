@@ -1,0 +1,128 @@
+"""Strategies by name: the shipped ones, what a plugin module registers, and what an installed package offers."""
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from importlib.metadata import entry_points
+from typing import Any
+
+from lightning_dar.errors import UsageError
+from lightning_dar.residual.base import Residual, Shape
+
+ENTRY_POINT_GROUP = "lightning_dar.residuals"
+
+_REGISTRY: dict[str, type[Residual]] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidualConfig:
+    """Which residual strategy wires the network.
+
+    Args:
+        name: a registered name, such as standard, attnres, delta-sublayer or delta-block.
+        options: the strategy's own options, such as {num_blocks: 4}; unset ones keep their defaults.
+    """
+
+    name: str = "delta-sublayer"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def register_residual(name: str) -> Callable[[type[Residual]], type[Residual]]:
+    """Class decorator: makes a `Residual` available as `--model.residual.name NAME`.
+
+    Raises:
+        UsageError: the name is taken by another class, or the class is not a `Residual`.
+    """
+
+    def register(cls: type[Residual]) -> type[Residual]:
+        if not (inspect.isclass(cls) and issubclass(cls, Residual)):
+            raise UsageError(f"residual strategy '{name}': {cls!r} is not a subclass of lightning_dar.Residual")
+        known = _REGISTRY.get(name)
+        if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise UsageError(
+                f"residual strategy '{name}' of {cls.__module__} is already registered by {known.__module__}"
+            )
+        _REGISTRY[name] = cls
+        return cls
+
+    return register
+
+
+def load_plugins(modules: Iterable[str]) -> None:
+    """Imports modules that register strategies. Raises UsageError naming a module that cannot be imported."""
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise UsageError(
+                f"plugin '{module}' cannot be imported ({error}); give a module path such as my_package.my_module"
+            ) from error
+
+
+def available_residuals() -> list[str]:
+    """Every name that `--model.residual.name` takes, installed entry points included."""
+    _load_entry_points()
+    return list(_REGISTRY)
+
+
+def residual_class(name: str, plugin: str | None = None) -> type[Residual]:
+    """The strategy registered as `name`.
+
+    Args:
+        name: the registered name.
+        plugin: the module that a checkpoint says registered it, for the error.
+
+    Raises:
+        UsageError: no such strategy; lists the known ones, the nearest, or the plugin that is missing.
+    """
+    if name not in _REGISTRY:
+        _load_entry_points()
+    if name in _REGISTRY:
+        return _REGISTRY[name]
+    if plugin is not None and not plugin.startswith("lightning_dar."):
+        raise UsageError(
+            f"the checkpoint needs residual strategy '{name}' of plugin '{plugin}': add --plugins {plugin}"
+        )
+    nearest = get_close_matches(name, _REGISTRY, n=1)
+    hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
+    raise UsageError(f"model.residual.name: unknown strategy '{name}'; known: {', '.join(_REGISTRY)}.{hint}")
+
+
+def build_residual(config: ResidualConfig, shape: Shape, plugin: str | None = None) -> Residual:
+    """The strategy with its options checked against its own signature; parameters are not initialised yet.
+
+    Raises:
+        UsageError: unknown name, unknown option, or an option of the wrong type or range.
+    """
+    cls = residual_class(config.name, plugin)
+    return cls(shape, **_checked_options(config, cls))
+
+
+def _checked_options(config: ResidualConfig, cls: type[Residual]) -> dict[str, Any]:
+    from jsonargparse import ArgumentError, ArgumentParser  # not needed to open a checkpoint's classes
+
+    parser = ArgumentParser(exit_on_error=False)
+    known = parser.add_class_arguments(cls, skip={"shape"}, fail_untyped=False)
+    checked = {}
+    for option, value in config.options.items():
+        if option not in known:
+            takes = f"its options are {', '.join(known)}" if known else "it has none"
+            raise UsageError(f"model.residual.options: strategy '{config.name}' has no option '{option}'; {takes}")
+        try:
+            checked[option] = parser.parse_object({option: value})[option]
+        except ArgumentError as error:
+            kind = inspect.formatannotation(inspect.signature(cls).parameters[option].annotation)
+            raise UsageError(
+                f"model.residual.options.{option}: strategy '{config.name}' takes {kind}, not {value!r}"
+            ) from error
+    return checked
+
+
+def _load_entry_points() -> None:
+    for entry_point in entry_points(group=ENTRY_POINT_GROUP):
+        if entry_point.name not in _REGISTRY:
+            loaded = entry_point.load()
+            if inspect.isclass(loaded):
+                register_residual(entry_point.name)(loaded)
