@@ -1,6 +1,6 @@
 """The architecture's settings, and the presets with the sizes of the paper's runs."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 from lightning_dar.errors import UsageError
@@ -11,9 +11,12 @@ Preset = Literal["220m", "533m", "1044m", "7.6b", "qwen3-0.6b"]
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
-    """A Qwen3/Llama-style decoder. Raises UsageError when the sizes do not fit together."""
+    """A Qwen3/Llama-style decoder. Raises UsageError when the sizes do not fit together.
 
-    vocab_size: int
+    `vocab_size` may stay open (None) until the tokenizer is known; a transformer cannot be built before.
+    """
+
+    vocab_size: int | None
     hidden_size: int
     num_layers: int
     num_heads: int
@@ -38,8 +41,9 @@ class TransformerConfig:
             "head_dim",
             "intermediate_size",
         ):
-            if getattr(self, name) < 1:
-                raise UsageError(f"model.{name}={getattr(self, name)}: must be at least 1")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"model.{name}={value}: must be at least 1")
         if self.num_heads % self.num_kv_heads:
             raise UsageError(
                 f"model.num_heads={self.num_heads} must be a multiple of model.num_kv_heads={self.num_kv_heads}"
@@ -91,7 +95,7 @@ def resolve_config(
 
     Args:
         preset: sizes of one of the paper's runs; explicit options below override it.
-        vocab_size: token ids; default: the preset's, else the tokenizer's of the data.
+        vocab_size: number of token ids; default: the preset's, else that of the data's tokenizer.
         hidden_size: width D of the residual stream.
         num_layers: layers L; each has two sublayers, attention and MLP, so there are 2L sites.
         num_heads: query heads.
@@ -113,7 +117,8 @@ def resolve_config(
     if preset is not None and preset not in PRESETS:
         raise UsageError(f"model.preset: unknown preset '{preset}'; known: {', '.join(PRESETS)}")
     sizes = {**(PRESETS[preset] if preset else {}), **given}
-    for name in ("vocab_size", "hidden_size", "num_layers", "num_heads"):
+    sizes.setdefault("vocab_size", None)
+    for name in ("hidden_size", "num_layers", "num_heads"):
         if name not in sizes:
             raise UsageError(f"model.{name} is not set: give it, or a model.preset ({', '.join(PRESETS)})")
     heads = sizes["num_heads"]
@@ -126,5 +131,4 @@ def resolve_config(
                 "change one of them, or set model.head_dim"
             )
         sizes["head_dim"] = sizes["hidden_size"] // heads
-    assert set(sizes) <= {field.name for field in fields(TransformerConfig)}
     return TransformerConfig(**sizes)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lightning_dar.errors import UsageError
 from lightning_dar.model.attention import Attention, Context
 from lightning_dar.model.attention_backends import document_mask, require_backend
 from lightning_dar.model.config import TransformerConfig
@@ -18,14 +19,14 @@ class Transformer(nn.Module):
 
     def __init__(self, config: TransformerConfig, residual: Residual):
         super().__init__()
+        if config.vocab_size is None:
+            raise UsageError("model.vocab_size is not set: give it, or data with a known tokenizer")
         require_backend(config.attention_backend)
         self.config = config
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
         sublayers: list[nn.Module] = []
         for _ in range(config.num_layers):
-            sublayers.append(
-                Attention(config, pre_norm=residual.pre_norm, num_inputs=residual.attention_inputs)
-            )
+            sublayers.append(Attention(config, pre_norm=residual.pre_norm, num_inputs=residual.attention_inputs))
             sublayers.append(MLP(config, pre_norm=residual.pre_norm))
         self.sublayers = nn.ModuleList(sublayers)
         self.residual = residual
@@ -77,9 +78,7 @@ class Transformer(nn.Module):
         self.residual.reset_parameters()
 
 
-def build_transformer(
-    config: TransformerConfig, residual: ResidualConfig, plugin: str | None = None
-) -> Transformer:
+def build_transformer(config: TransformerConfig, residual: ResidualConfig, plugin: str | None = None) -> Transformer:
     """A transformer with the named strategy, initialised from the global random state.
 
     Args:

@@ -1,0 +1,75 @@
+"""What came out of a run, and where it lies."""
+
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from callbacks.routing_sharpness import RoutingSharpness
+from callbacks.sample_text import SampleText
+
+
+class RunSummary(Callback):
+    """Prints a short summary when `fit` ends. Where the sanity check covers all validation batches
+    (`num_sanity_val_steps: -1`) its loss is logged as the validation loss before the first step."""
+
+    def __init__(self) -> None:
+        self._first_loss: float | None = None
+
+    def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        loss = trainer.callback_metrics.get("val/loss")
+        if loss is not None and trainer.num_sanity_val_steps == float("inf"):
+            self._first_loss = loss.item()
+            for logger in trainer.loggers:
+                logger.log_metrics({"val/loss": self._first_loss}, step=trainer.global_step)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        log_dir = trainer.log_dir  # asks all ranks
+        if trainer.is_global_zero:
+            rows = [*self._results(trainer), *_places(trainer, log_dir)]
+            width = max(len(name) for name, _ in rows)
+            print("\n" + "\n".join(f"  {name:<{width}}  {value}" for name, value in rows))
+
+    def _results(self, trainer: Trainer) -> list[tuple[str, str]]:
+        metrics = trainer.callback_metrics
+        rows = [("steps", f"{trainer.global_step}")]
+        if "val/loss" in metrics:
+            first = "" if self._first_loss is None else f" (before training {self._first_loss:.4f})"
+            rows.append(("validation loss", f"{metrics['val/loss'].item():.4f}{first}"))
+        for name, key, form in (
+            ("validation perplexity", "val/perplexity", "{:.6g}"),
+            ("bits per byte", "val/bits_per_byte", "{:.4f}"),
+            ("sharpness, mean", "val/sharpness", "{:.3f}"),
+            ("sharpness, deepest third", "val/sharpness_deep", "{:.3f}"),
+            ("tokens per second", "throughput/tokens_per_second", "{:,.0f}"),
+        ):
+            if key in metrics:
+                rows.append((name, form.format(metrics[key].item())))
+        if "val/loss" in metrics and "val/sharpness" not in metrics:
+            rows.append(("sharpness", "none: nothing is routed"))
+        return rows
+
+
+def _places(trainer: Trainer, log_dir: str | None) -> list[tuple[str, str]]:
+    rows = []
+    for callback in trainer.callbacks:
+        if isinstance(callback, SampleText) and callback.text is not None:
+            rows.append(("sample", repr(callback.text[:100])))
+    checkpoint: Any = trainer.checkpoint_callback
+    saved = getattr(checkpoint, "last_model_path", "") or getattr(checkpoint, "best_model_path", "")
+    if saved:
+        rows.append(("checkpoint", _short(saved)))
+        rows.append(("to validate it", f"python cli.py validate --ckpt_path {_short(saved)}"))
+    for callback in trainer.callbacks:
+        if isinstance(callback, RoutingSharpness) and callback.heat_map is not None:
+            rows.append(("routing heat map", _short(callback.heat_map)))
+    if log_dir is not None:
+        rows.append(("logs", _short(log_dir)))
+        rows.append(("to look at them", f"tensorboard --logdir {_short(Path(log_dir).parent)}"))
+    return rows
+
+
+def _short(path: str | Path) -> str:
+    """Relative to the working directory where it lies below it."""
+    path = Path(path).resolve()
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

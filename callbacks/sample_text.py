@@ -1,0 +1,49 @@
+"""What the model writes so far."""
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from lightning_dar.model.generate import generate
+
+
+class SampleText(Callback):
+    """Continues a prompt after every validation, into the logger's text tab; `RunSummary` shows the last one.
+
+    Args:
+        prompt: text to continue.
+        max_new_tokens: tokens to add.
+        temperature: 0 takes the most likely token.
+        top_k: sample among the k most likely tokens only.
+        seed: of the sampling; the same at every step, so that the samples differ by the weights alone.
+    """
+
+    def __init__(
+        self,
+        prompt: str = "def ",
+        max_new_tokens: int = 48,
+        temperature: float = 0.8,
+        top_k: int = 50,
+        seed: int = 0,
+    ):
+        self.prompt, self.max_new_tokens = prompt, max_new_tokens
+        self.temperature, self.top_k, self.seed = temperature, top_k, seed
+        self.text: str | None = None
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        tokenizer = getattr(pl_module, "tokenizer", None)
+        if trainer.sanity_checking or tokenizer is None:
+            return
+        prompt = torch.tensor([tokenizer.encode(self.prompt)], device=pl_module.device)
+        with trainer.precision_plugin.forward_context():
+            ids = generate(
+                pl_module.model,
+                prompt,
+                self.max_new_tokens,
+                temperature=self.temperature,
+                top_k=self.top_k,
+                generator=torch.Generator().manual_seed(self.seed),
+            )
+        self.text = tokenizer.decode(ids[0].tolist())
+        for logger in trainer.loggers:
+            if hasattr(getattr(logger, "experiment", None), "add_text"):
+                logger.experiment.add_text("sample", f"```\n{self.text}\n```", trainer.global_step)

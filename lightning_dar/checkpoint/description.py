@@ -1,0 +1,25 @@
+"""What a checkpoint says about itself, in plain types that load with `weights_only=True`."""
+
+from dataclasses import asdict
+from typing import Any
+
+from lightning_dar.model import TransformerConfig
+from lightning_dar.residual import Residual, ResidualConfig
+from lightning_dar.version import __version__
+
+DESCRIPTION_KEY = "lightning_dar"
+FORMAT = 1
+
+
+def describe(
+    config: TransformerConfig, residual: Residual, residual_config: ResidualConfig, tokenizer: Any = None
+) -> dict[str, Any]:
+    """Architecture, strategy with options, the module that registers it, and the tokenizer as its own JSON text."""
+    return {
+        "format": FORMAT,
+        "version": __version__,
+        "architecture": asdict(config),
+        "residual": asdict(residual_config),
+        "plugin": type(residual).__module__,
+        "tokenizer": None if tokenizer is None else tokenizer.to_json(),
+    }

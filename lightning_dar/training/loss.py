@@ -1,0 +1,74 @@
+"""Cross entropy without the full logits.
+
+With a vocabulary of 151,936 the logits of one batch outweigh the model. Here they exist one chunk of tokens at
+a time: each chunk's gradient is taken at once, in the forward, and only the gradients of the hidden states and of
+the head are kept. (torch's own `linear_cross_entropy` chunks too, but returns the loss in the dtype of its
+input: three digits under bf16.)
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+IGNORE_INDEX = -100
+
+
+def chunked_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, chunk_logits: int = 2**26) -> Tensor:
+    """Sum of the cross entropies of all targets that are not -100.
+
+    Args:
+        hidden: [B, T, D], any float dtype.
+        weight: [V, D], the head.
+        targets: int64 [B, T]; -100 is ignored.
+        chunk_logits: logits held at a time, in elements (2**26 is 256 MiB of fp32).
+
+    Returns:
+        fp32 scalar, in nats. Its backward runs once.
+    """
+    chunk_tokens = max(1, chunk_logits // weight.shape[0])
+    return _ChunkedCrossEntropy.apply(hidden.flatten(0, -2), weight, targets.flatten(), chunk_tokens)
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk_tokens: int) -> Tensor:
+        total = hidden.new_zeros((), dtype=torch.float32)
+        needs_hidden, needs_weight = ctx.needs_input_grad[:2]
+        hidden_grad = torch.empty_like(hidden) if needs_hidden else None
+        weight_grad = torch.zeros_like(weight, dtype=torch.float32) if needs_weight else None
+        for start in range(0, hidden.shape[0], chunk_tokens):
+            rows = slice(start, start + chunk_tokens)
+            logits = F.linear(hidden[rows], weight)
+            log_probs = F.log_softmax(logits.float(), dim=-1)
+            total += F.nll_loss(log_probs, targets[rows], ignore_index=IGNORE_INDEX, reduction="sum")
+            if not (needs_hidden or needs_weight):
+                continue
+            logits_grad = _logits_grad(log_probs, targets[rows]).to(logits.dtype)
+            if needs_hidden:
+                hidden_grad[rows] = logits_grad @ weight
+            if needs_weight:
+                weight_grad += logits_grad.T @ hidden[rows]
+        ctx.grads = hidden_grad, weight_grad
+        ctx.dtypes = hidden.dtype, weight.dtype
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.grads is None:
+            raise RuntimeError("chunked_cross_entropy keeps its gradients for one backward only (retain_graph)")
+        grads, ctx.grads = ctx.grads, None
+        scaled = (g if g is None else g.mul_(grad).to(dtype) for g, dtype in zip(grads, ctx.dtypes, strict=True))
+        return *scaled, None, None
+
+
+def _logits_grad(log_probs: Tensor, targets: Tensor) -> Tensor:
+    """softmax - one_hot, zero in ignored rows; overwrites `log_probs`."""
+    kept = targets != IGNORE_INDEX
+    grad = log_probs.exp_()
+    rows = torch.arange(len(targets), device=targets.device)
+    grad[rows, targets.clamp_min(0)] -= 1.0
+    return grad.mul_(kept[:, None])

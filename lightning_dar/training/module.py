@@ -1,0 +1,106 @@
+"""The LightningModule: a transformer, one loss, an optimizer with its schedule."""
+
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+
+from lightning_dar.checkpoint.description import DESCRIPTION_KEY, describe
+from lightning_dar.model import Transformer, build_transformer, resolve_config
+from lightning_dar.residual import ResidualConfig
+from lightning_dar.training.loss import IGNORE_INDEX, chunked_cross_entropy
+from lightning_dar.training.metrics import validation_metrics
+from lightning_dar.training.optimizer import OptimizerConfig, build_optimizer, warmup_cosine
+from lightning_dar.training.parallelize import parallelize
+
+Batch = dict[str, Tensor]
+
+
+class LanguageModel(L.LightningModule):
+    """Next-token training of a routed transformer on batches of `TextData`."""
+
+    model: Transformer | None = None
+
+    def __init__(
+        self,
+        residual: ResidualConfig = ResidualConfig(),
+        optimizer: OptimizerConfig = OptimizerConfig(),
+        **architecture: Any,
+    ):
+        """
+        Args:
+            residual: the residual strategy, by name, with its options.
+            optimizer: AdamW and its schedule.
+            architecture: a preset and explicit sizes, see `resolve_config`.
+
+        Raises:
+            UsageError: sizes, strategy or options that cannot work.
+        """
+        super().__init__()
+        self.residual = ResidualConfig(**residual) if isinstance(residual, dict) else residual
+        self.optimizer = OptimizerConfig(**optimizer) if isinstance(optimizer, dict) else optimizer
+        self.config = resolve_config(**architecture)
+        with torch.device("meta"):  # costs nothing, and finds what cannot work before any data is read
+            build_transformer(replace(self.config, vocab_size=self.config.vocab_size or 1), self.residual)
+        self.save_hyperparameters(
+            {**architecture, "residual": asdict(self.residual), "optimizer": asdict(self.optimizer)}
+        )
+
+    def setup(self, stage: str) -> None:
+        """Takes from the data what the model and the metrics need to know of it."""
+        data = self.trainer.datamodule
+        vocab_size, self.tokenizer = getattr(data, "vocab_size", None), getattr(data, "tokenizer", None)
+        if self.config.vocab_size is None:
+            self.config = replace(self.config, vocab_size=vocab_size)
+        self.val_metrics = validation_metrics(getattr(data, "bytes_per_token", None))
+
+    def configure_model(self) -> None:
+        """Builds the transformer, sharded where the strategy gives a device mesh."""
+        if self.model is None:
+            self.model = build_transformer(self.config, self.residual)
+            if self.device_mesh is not None:
+                parallelize(self.model, self.device_mesh)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """Token ids [B, T] -> logits [B, T, V]."""
+        return self.model(input_ids)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        total, tokens = self._loss(batch)
+        loss = total / self._mean_over_ranks(tokens)
+        self.log("train/loss", loss.detach(), prog_bar=True)
+        return loss
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        self.val_metrics.update(*self._loss(batch))
+        self.log_dict(self.val_metrics, prog_bar=True)
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        optimizer = build_optimizer(self.model.named_parameters(), self.optimizer)
+        factor = warmup_cosine(self.optimizer, int(self.trainer.estimated_stepping_batches))
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step"},
+        }
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """The checkpoint describes itself: `load_model` and the command line need nothing else."""
+        checkpoint[DESCRIPTION_KEY] = describe(self.config, self.model.residual, self.residual, self.tokenizer)
+        checkpoint["hyper_parameters"]["vocab_size"] = self.config.vocab_size
+
+    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Summed loss in nats, and the number of tokens it sums over; training and validation share it."""
+        targets = batch["targets"]
+        head = partial(chunked_cross_entropy, targets=targets)
+        total = self.model(batch["input_ids"], batch.get("document_ids"), head=head)
+        return total, (targets != IGNORE_INDEX).sum()
+
+    def _mean_over_ranks(self, tokens: Tensor) -> Tensor:
+        """Dividing by this, not by the own count, makes the gradient's mean over ranks the mean over tokens."""
+        if self.trainer.world_size == 1:
+            return tokens
+        return self.trainer.strategy.reduce(tokens.float(), reduce_op="mean")
