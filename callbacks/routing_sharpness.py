@@ -44,12 +44,15 @@ class RoutingSharpness(Callback):
         sites = probe.sites
         if not sites:
             return
-        num_sites = probe.num_sites
-        pl_module.log("routing/sharpness", mean_sharpness(sites, num_sites), prog_bar=True)
-        pl_module.log("routing/sharpness_deep", mean_sharpness(sites, num_sites, deepest=1 / 3))
-        pl_module.log("routing/entropy", sum(site.entropy for site in sites.values()) / len(sites))
-        for site, routing in sites.items():
-            pl_module.log(f"routing_sites/sharpness_{site:02d}", routing.sharpness)
+        metrics = {
+            "routing/sharpness": mean_sharpness(sites, probe.num_sites),
+            "routing/sharpness_deep": mean_sharpness(sites, probe.num_sites, deepest=1 / 3),
+            "routing/entropy": sum(site.entropy for site in sites.values()) / len(sites),
+            **{f"routing_sites/sharpness_{site:02d}": routing.sharpness for site, routing in sites.items()},
+        }
+        for logger in trainer.loggers:  # directly: `log` would repeat the value at every step until the next one
+            logger.log_metrics(metrics, step=trainer.global_step)
+        pl_module.log("sharpness", metrics["routing/sharpness"], prog_bar=True, logger=False)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._val_probe = _new_probe(pl_module)

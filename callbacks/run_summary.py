@@ -71,5 +71,5 @@ def _places(trainer: Trainer, log_dir: str | None) -> list[tuple[str, str]]:
 
 def _short(path: str | Path) -> str:
     """Relative to the working directory where it lies below it."""
-    path = Path(path).resolve()
+    path = Path(path).absolute()
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

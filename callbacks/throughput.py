@@ -8,14 +8,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 class Throughput(Callback):
     """Logs `throughput/tokens_per_second` (all ranks together) and `throughput/data_wait` (share of the training
-    time, 0 to 1), each over the steps since the last log; validation and the first step do not count.
-
-    Args:
-        every_n_steps: batches between two logs.
+    time, 0 to 1), each over the trainer's `log_every_n_steps`; validation and the first step do not count.
     """
 
-    def __init__(self, every_n_steps: int = 10):
-        self.every_n_steps = every_n_steps
+    def __init__(self) -> None:
         self._ended: float | None = None
         self._reset()
 
@@ -31,7 +27,7 @@ class Throughput(Callback):
             self._elapsed += now - self._ended
             self._tokens += batch["input_ids"].numel() * trainer.world_size
         self._ended = now
-        if (batch_idx + 1) % self.every_n_steps == 0 and self._elapsed > 0:
+        if (batch_idx + 1) % trainer.log_every_n_steps == 0 and self._elapsed > 0:
             pl_module.log("throughput/tokens_per_second", self._tokens / self._elapsed, prog_bar=True)
             pl_module.log("throughput/data_wait", self._waited / self._elapsed)
             self._reset()

@@ -1,5 +1,7 @@
 """The command-line settings that a checkpoint carries."""
 
+import hashlib
+from pathlib import Path
 from typing import Any
 
 from lightning_dar.checkpoint.description import DESCRIPTION_KEY
@@ -8,7 +10,7 @@ TRAINER_KEY = "lightning_dar_trainer"
 
 
 def settings_of(checkpoint: dict[str, Any], resume: bool) -> dict[str, Any]:
-    """A config for LightningCLI: `model` and `data`, and to resume also how the trainer was set up."""
+    """A config for LightningCLI: `model`, `data` and precision; to resume, all of the trainer's set-up."""
     description = checkpoint[DESCRIPTION_KEY]
     settings = {
         "model": {
@@ -21,8 +23,22 @@ def settings_of(checkpoint: dict[str, Any], resume: bool) -> dict[str, Any]:
     saved = checkpoint.get(TRAINER_KEY, {})
     if resume:
         return settings | saved
-    precision = saved.get("trainer", {}).get("precision")
-    return settings | {"trainer": {"logger": False, "precision": precision}}
+    return settings | {"trainer": {"precision": saved.get("trainer", {}).get("precision")}}
+
+
+def own_tokenizer(checkpoint: dict[str, Any], folder: Path = Path("data/tokenizers")) -> str | None:
+    """Lays the checkpoint's own tokenizer as a file and returns its path, for other text than it was trained on.
+
+    None where the checkpoint has none, or one that needs no file (`bytes`).
+    """
+    text = checkpoint[DESCRIPTION_KEY]["tokenizer"]
+    if text is None or checkpoint.get("datamodule_hyper_parameters", {}).get("tokenizer") == "bytes":
+        return None
+    path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return str(path)
 
 
 def _plain(hyper_parameters: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from lightning_dar.checkpoint.description import DESCRIPTION_KEY, describe
+from lightning_dar.errors import DataError, UsageError
 from lightning_dar.model import Transformer, build_transformer, resolve_config
 from lightning_dar.residual import ResidualConfig
 from lightning_dar.training.loss import IGNORE_INDEX, chunked_cross_entropy
@@ -22,8 +23,6 @@ Batch = dict[str, Tensor]
 
 class LanguageModel(L.LightningModule):
     """Next-token training of a routed transformer on batches of `TextData`."""
-
-    model: Transformer | None = None
 
     def __init__(
         self,
@@ -41,6 +40,7 @@ class LanguageModel(L.LightningModule):
             UsageError: sizes, strategy or options that cannot work.
         """
         super().__init__()
+        self.model: Transformer | None = None
         self.residual = ResidualConfig(**residual) if isinstance(residual, dict) else residual
         self.optimizer = OptimizerConfig(**optimizer) if isinstance(optimizer, dict) else optimizer
         self.config = resolve_config(**architecture)
@@ -51,11 +51,20 @@ class LanguageModel(L.LightningModule):
         )
 
     def setup(self, stage: str) -> None:
-        """Takes from the data what the model and the metrics need to know of it."""
+        """Takes from the data what the model and the metrics need to know of it.
+
+        Raises:
+            UsageError: a vocabulary smaller than the data's.
+        """
         data = self.trainer.datamodule
-        vocab_size, self.tokenizer = getattr(data, "vocab_size", None), getattr(data, "tokenizer", None)
+        data_vocabulary, self.tokenizer = getattr(data, "vocab_size", None), getattr(data, "tokenizer", None)
         if self.config.vocab_size is None:
-            self.config = replace(self.config, vocab_size=vocab_size)
+            self.config = replace(self.config, vocab_size=data_vocabulary)
+        elif data_vocabulary is not None and data_vocabulary > self.config.vocab_size:
+            raise UsageError(
+                f"model.vocab_size={self.config.vocab_size} is smaller than the {data_vocabulary} ids of the data's "
+                "tokenizer: raise it, or leave it unset"
+            )
         self.val_metrics = validation_metrics(getattr(data, "bytes_per_token", None))
 
     def configure_model(self) -> None:
@@ -77,7 +86,7 @@ class LanguageModel(L.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         self.val_metrics.update(*self._loss(batch))
-        self.log_dict(self.val_metrics, prog_bar=True)
+        self.log_dict(self.val_metrics)
 
     def configure_optimizers(self) -> dict[str, Any]:
         optimizer = build_optimizer(self.model.named_parameters(), self.optimizer)
@@ -91,6 +100,12 @@ class LanguageModel(L.LightningModule):
         """The checkpoint describes itself: `load_model` and the command line need nothing else."""
         checkpoint[DESCRIPTION_KEY] = describe(self.config, self.model.residual, self.residual, self.tokenizer)
         checkpoint["hyper_parameters"]["vocab_size"] = self.config.vocab_size
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Raises DataError where the data's ids mean other tokens than the checkpoint's."""
+        known, tokenizer = checkpoint.get(DESCRIPTION_KEY, {}).get("tokenizer"), getattr(self, "tokenizer", None)
+        if known is not None and tokenizer is not None and tokenizer.to_json() != known:
+            raise DataError("data.tokenizer: the data were prepared with another tokenizer than the checkpoint's")
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Summed loss in nats, and the number of tokens it sums over; training and validation share it."""

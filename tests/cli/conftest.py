@@ -1,0 +1,71 @@
+"""Running `cli.py` in this process, on a little text of its own."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+import cli
+
+SIZES = ["--model.hidden_size", "32", "--model.num_layers", "2", "--model.num_heads", "2", "--model.intermediate_size", "48"]
+
+
+@pytest.fixture(scope="session")
+def text_folder(tmp_path_factory) -> Path:
+    """60 documents of made-up sentences, about 60 KB."""
+    draw = random.Random(0)
+    words = [f"{a}{b}" for a in ("ta", "ko", "ri", "me") for b in ("n", "lo", "s", "vi", "pa")]
+    folder = tmp_path_factory.mktemp("text")
+    for number in range(60):
+        text = " ".join(draw.choice(words) for _ in range(200)) + ".\n"
+        (folder / f"{number:02d}.txt").write_text(text)
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """run(*args) -> (status, stdout, stderr) of `python cli.py ARGS` in an empty working directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def run_cli(*args: str) -> tuple[int, str, str]:
+        status = 0
+        try:
+            cli.main([str(arg) for arg in args])
+        except SystemExit as stop:
+            status = stop.code or 0
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return run_cli
+
+
+@pytest.fixture
+def fit(run, text_folder):
+    """fit(*args): a run of four steps that validates every second one, logs to runs/test and must succeed."""
+
+    def fit_cli(*args: str) -> tuple[str, str]:
+        status, out, err = run(*fit_args(text_folder), *args)
+        assert status == 0, err
+        return out, err
+
+    return fit_cli
+
+
+def fit_args(source: Path) -> list[str]:
+    trainer = {
+        "accelerator": "cpu",
+        "max_steps": "4",
+        "val_check_interval": "2",
+        "check_val_every_n_epoch": "null",
+        "num_sanity_val_steps": "-1",
+        "enable_progress_bar": "false",
+        "enable_model_summary": "false",
+        "log_every_n_steps": "1",
+        "logger.class_path": "lightning.pytorch.loggers.TensorBoardLogger",
+        "logger.init_args.save_dir": "runs",
+        "logger.init_args.name": "test",
+    }
+    data = {"source": str(source), "tokenizer": "bytes", "seq_len": "32", "batch_size": "4", "dir": "shards"}
+    flags = [f"--trainer.{key}={value}" for key, value in trainer.items()]
+    flags += [f"--data.{key}={value}" for key, value in data.items()]
+    return ["fit", *SIZES, *flags]

@@ -1,0 +1,134 @@
+"""Wrong input: one line that names the option and the value, status 2 for usage and 1 for data, nothing lost."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.cli.conftest import SIZES, fit_args
+
+USAGE = [
+    (["--model.residual.name=delta-bloc"], "unknown strategy 'delta-bloc'"),
+    (["--model.residual.name=delta-bloc"], "Did you mean 'delta-block'?"),
+    (["--model.residual.options.depth=3"], "has no option 'depth'; its options are gate, null_source, query_init"),
+    (["--model.residual.name=delta-block", "--model.residual.options.num_blocks=3"], "num_blocks=3"),
+    (["--model.residual.name=delta-block", "--model.residual.options.num_blocks=0"], "from 1 to model.num_layers=2"),
+    (["--model.num_heads=3", "--model.head_dim=8", "--model.num_kv_heads=2"], "model.num_kv_heads=2"),
+    (["--model.vocab_size=97"], "model.vocab_size=97 is smaller than the 257 ids"),
+    (["--model.attention_backend=xformers"], "xformers"),
+    (["--model.optimizer.lr=-1"], "model.optimizer.lr=-1"),
+    (["--data.batch_size=0"], "data.batch_size"),
+    (["--data.batch_size=many"], "data.batch_size"),
+    (["--data.tokenizer=bpe:many"], "bpe:many"),
+    (["--data.no_such_option=1"], "--data.no_such_option"),
+    (["--ckpt_path=no_such.ckpt"], "'no_such.ckpt' does not exist"),
+    (["--plugins=no_such_module"], "plugin 'no_such_module' cannot be imported"),
+    (["--config=no_such.yaml"], "no_such.yaml"),
+]
+
+
+def only_line(err: str) -> str:
+    """The error line; Lightning's own notices before it do not count."""
+    assert "Traceback" not in err
+    lines = [line for line in err.splitlines() if line.startswith("error:")]
+    assert len(lines) == 1, err
+    assert err.rstrip().endswith(lines[0]), "the error is the last thing said"
+    return lines[0]
+
+
+@pytest.mark.parametrize(("args", "says"), USAGE, ids=[" ".join(args) for args, _ in USAGE])
+def test_usage(args, says, run, text_folder):
+    status, _, err = run(*fit_args(text_folder), *args)
+    assert status == 2
+    assert says in only_line(err)
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    folder.mkdir()
+    (folder / name).write_text(text)
+    return folder
+
+
+DATA = [
+    (lambda path: path / "nowhere", "nowhere"),
+    (lambda path: write(path / "s", "a.txt", ""), "s"),
+    (lambda path: write(path / "s", "a.txt", "short"), ""),
+    (lambda path: write(path / "s", "a.jsonl", '{"text": "good"}\n{"text": broken}\n'), "a.jsonl:2"),
+    (lambda path: write(path / "s", "a.jsonl", '{"body": "good"}\n'), "body"),
+]
+
+
+@pytest.mark.parametrize(("make", "says"), DATA, ids=["missing", "empty", "too short", "not JSON", "no field"])
+def test_data(make, says, run, tmp_path):
+    status, _, err = run(*fit_args(make(tmp_path)))
+    assert status == 1
+    assert says in only_line(err)
+    assert not Path("shards").exists()
+
+
+def test_a_tokenizer_file_that_is_none(run, text_folder, tmp_path):
+    (tmp_path / "tokenizer.json").write_text("{}")
+    status, _, err = run(*fit_args(text_folder), "--data.tokenizer=tokenizer.json")
+    assert status == 1
+    assert "tokenizer.json" in only_line(err)
+
+
+def test_a_folder_prepared_otherwise_is_refused_and_kept(fit, run, text_folder):
+    fit()
+    before = {path: path.read_bytes() for path in Path("shards").rglob("*") if path.is_file()}
+    status, _, err = run(*fit_args(text_folder), "--data.tokenizer=bpe:300")
+    assert status == 1
+    assert "data.tokenizer: the folder has bytes, asked for bpe:300" in only_line(err)
+    assert before == {path: path.read_bytes() for path in Path("shards").rglob("*") if path.is_file()}
+
+
+def test_a_truncated_shard_is_named(fit, run, text_folder):
+    fit()
+    shard = next(Path("shards/train").glob("*.bin"))
+    shard.write_bytes(shard.read_bytes()[:-100])
+    status, _, err = run(*fit_args(text_folder))
+    assert status == 1
+    assert shard.name in only_line(err)
+
+
+@pytest.mark.parametrize("content", ["text", "pickle", "foreign", "truncated"])
+def test_a_checkpoint_that_is_none(content, fit, run):
+    path = Path("broken.ckpt")
+    if content == "text":
+        path.write_text("not a checkpoint")
+    elif content == "pickle":
+        torch.save({"state_dict": {}, "evil": Path}, path)
+    elif content == "foreign":
+        torch.save({"state_dict": {}}, path)
+    else:
+        fit()
+        whole = Path("runs/test/version_0/checkpoints/last.ckpt").read_bytes()
+        path.write_bytes(whole[: len(whole) // 2])
+    status, _, err = run("validate", "--ckpt_path", path)
+    assert status == 1
+    assert "broken.ckpt" in only_line(err)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what a machine without a GPU is told")
+def test_the_large_config_says_what_it_needs(run):
+    config = Path(__file__).parents[2] / "configs/delta_1b.yaml"
+    status, _, err = run("fit", "--config", config)
+    assert status == 2
+    assert "needs a CUDA GPU" in only_line(err)
+    assert "configs/quickstart.yaml" in err
+    status, _, err = run("prepare", "--config", config)
+    assert status == 1
+    assert "data/fineweb-edu" in only_line(err)
+
+
+def test_no_subcommand(run):
+    status, _, err = run()
+    assert status == 2
+    assert "fit,validate,prepare" in only_line(err)
+
+
+def test_sizes_are_asked_for(run, text_folder):
+    args = [arg for arg in fit_args(text_folder) if arg not in SIZES]
+    status, _, err = run(*args)
+    assert status == 2
+    assert "model.hidden_size is not set" in only_line(err)

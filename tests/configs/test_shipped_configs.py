@@ -1,0 +1,72 @@
+"""Every shipped config parses, builds (large models on the meta device) and is what its first line says."""
+
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from jsonargparse import Namespace
+
+import cli
+from lightning_dar.model import build_transformer
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
+PAPER_PARAMETERS = {"220m": 220_516_608, "533m": 533_123_072, "7.6b": 7_568_405_504, "qwen3-0.6b": 596_049_920}
+
+
+class Parsed(cli.RoutedCLI):
+    """Builds model, data and callbacks of a command line, and stops before the trainer."""
+
+    def before_instantiate_classes(self) -> None:
+        pass
+
+    def instantiate_trainer(self, **kwargs):
+        return Namespace(**self._get(self.config_init, "trainer"))
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        pass
+
+
+def command(config: Path) -> list[str]:
+    first = config.read_text().splitlines()[0]
+    assert first.startswith("# python cli.py fit --config ")
+    return shlex.split(first.removeprefix("# python cli.py "))
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=[str(path.relative_to(ROOT)) for path in CONFIGS])
+def test_config(config, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    args = command(config)
+    assert str(config.relative_to(ROOT)) in args, "the first line runs this very config"
+    parsed = Parsed(args)
+    assert parsed.trainer.max_steps > 0
+    assert parsed.datamodule.hparams.seq_len in (256, 2048)
+    config_on_meta = replace(parsed.model.config, vocab_size=parsed.model.config.vocab_size or 4096)
+    with torch.device("meta"):
+        model = build_transformer(config_on_meta, parsed.model.residual)
+    body = sum(p.numel() for name, p in model.named_parameters() if not name.startswith("residual."))
+    if config.parent.name == "size":
+        assert body == PAPER_PARAMETERS[config.stem]
+    if config.stem == "delta_1b":
+        assert body == 1_043_922_688
+    if config.parent.name == "residual":
+        assert config.stem.startswith(parsed.model.residual.name)
+
+
+def test_the_paper_recipe():
+    parsed = Parsed(command(ROOT / "configs/delta_1b.yaml"))
+    trainer, data, optimizer = parsed.trainer, parsed.datamodule.hparams, parsed.model.optimizer
+    assert trainer.devices * data.batch_size * trainer.accumulate_grad_batches == 32
+    assert (trainer.max_steps, data.seq_len, trainer.gradient_clip_val) == (10_000, 2048, 1.0)
+    assert (optimizer.lr, optimizer.warmup_steps, optimizer.betas) == (6e-4, 1000, (0.9, 0.95))
+    assert (optimizer.weight_decay, optimizer.min_lr_ratio) == (0.1, 0.1)
+
+
+def test_overlays_say_only_what_differs():
+    for config in CONFIGS:
+        if config.parent.name in ("size", "residual"):
+            keys = re.findall(r"^\w+", config.read_text(), re.MULTILINE)
+            assert keys == ["model"], config

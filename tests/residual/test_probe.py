@@ -1,0 +1,82 @@
+"""The routing probe against weights computed apart, and what it must not change."""
+
+import math
+
+import pytest
+import torch
+
+from lightning_dar.residual.probe import RoutingProbe, mean_sharpness
+from tests.tiny import scramble, tiny_model, tokens
+
+
+@pytest.mark.parametrize("name", ["delta-sublayer", "delta-block", "attnres", "cumulative-additive"])
+def test_a_probed_forward_is_the_forward_bit_for_bit(name):
+    model, ids = scramble(tiny_model(name)), tokens()
+    assert torch.equal(model(ids), model(ids, residual=RoutingProbe(model.residual, 8)))
+
+
+def test_sums_agree_with_weights_from_the_definition():
+    model, batches = scramble(tiny_model("delta-sublayer")), [tokens(2, 7), tokens(3, 5)]
+    probe = RoutingProbe(model.residual, 8)
+    sources: dict[int, list[torch.Tensor]] = {}
+
+    def note(number):  # every sublayer's output, and the embedding, token by token
+        return lambda module, args, out: sources.setdefault(number, []).append(out.detach().flatten(0, -2).double())
+
+    model.embed.register_forward_hook(note(0))
+    for site, sublayer in enumerate(model.sublayers):
+        sublayer.register_forward_hook(note(site + 1))
+    for ids in batches:
+        model(ids, residual=probe)
+
+    assert list(probe.sites) == list(range(1, 8)), "site 0 reads no sources"
+    for site, routing in probe.sites.items():
+        values = torch.stack([torch.cat(sources[number]) for number in range(site + 1)], dim=1)  # [tokens, n, D]
+        keys = values * (values.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * model.residual.gain[site].double()
+        weights = (keys @ model.residual.query[site].double()).softmax(-1)
+        assert routing.tokens == 2 * 7 + 3 * 5
+        assert routing.sharpness == pytest.approx(weights.amax(-1).mean().item(), rel=1e-5)
+        entropy = -(weights * weights.log()).sum(-1).mean().item() / math.log(site + 1)
+        assert routing.entropy == pytest.approx(entropy, rel=1e-4)
+        torch.testing.assert_close(routing.mean_weights, weights.mean(0), rtol=1e-4, atol=1e-6)
+
+
+def test_zero_queries_are_uniform_with_entropy_one():
+    model = tiny_model("delta-sublayer")
+    probe = RoutingProbe(model.residual, 8)
+    model(tokens(), residual=probe)
+    for site, routing in probe.sites.items():
+        assert routing.sharpness == pytest.approx(1 / (site + 1), abs=1e-6)
+        assert routing.entropy == pytest.approx(1, abs=1e-6)
+
+
+def test_a_query_along_one_source_picks_it():
+    model = scramble(tiny_model("delta-sublayer"))
+    ids = torch.zeros(1, 1, dtype=torch.long)
+    with torch.no_grad():
+        embedding = model.embed(ids)[0, 0]
+        model.residual.gain.fill_(1)
+        model.residual.query.copy_(1e4 * embedding)
+    probe = RoutingProbe(model.residual, 8)
+    model(ids, residual=probe)
+    for routing in probe.sites.values():
+        assert routing.mean_weights[0].item() == pytest.approx(1, abs=1e-6)
+        assert routing.entropy == pytest.approx(0, abs=1e-6)
+
+
+def test_standard_has_no_routed_sites():
+    model = tiny_model("standard")
+    probe = RoutingProbe(model.residual, 8)
+    model(tokens(), residual=probe)
+    assert probe.sites == {}
+    assert mean_sharpness(probe.sites, 8) is None
+
+
+def test_the_final_read_of_attnres_is_a_site_of_its_own():
+    model = tiny_model("attnres", granularity="sublayer")
+    probe = RoutingProbe(model.residual, 8)
+    model(tokens(), residual=probe)
+    assert list(probe.sites) == list(range(1, 9))
+    assert probe.sites[8].num_sources == 9
+    deepest = [1 / (site + 1) for site in (6, 7, 8)]
+    assert mean_sharpness(probe.sites, 8, deepest=1 / 3) == pytest.approx(sum(deepest) / 3, abs=1e-6)
