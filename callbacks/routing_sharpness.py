@@ -69,8 +69,9 @@ class RoutingSharpness(Callback):
         sites = probe.sites
         if not sites:
             return
-        pl_module.log("val/sharpness", mean_sharpness(sites, probe.num_sites))
-        pl_module.log("val/sharpness_deep", mean_sharpness(sites, probe.num_sites, deepest=1 / 3))
+        deep = mean_sharpness(sites, probe.num_sites, deepest=1 / 3)
+        pl_module.log("val/sharpness", mean_sharpness(sites, probe.num_sites), sync_dist=True)  # equal on all ranks
+        pl_module.log("val/sharpness_deep", deep, sync_dist=True)
         log_dir = trainer.log_dir  # asks all ranks
         if trainer.is_global_zero and not trainer.sanity_checking and trainer.logger is not None:
             self._draw(trainer, sites, log_dir)

@@ -96,6 +96,6 @@ class RoutingProbe:
 
 def mean_sharpness(sites: dict[int, SiteRouting], num_sites: int, deepest: float = 1.0) -> float | None:
     """Sharpness averaged over the deepest share of the sites (1/3: the deepest third); None if none is routed."""
-    first = num_sites * (1 - deepest)
+    first = num_sites - num_sites * deepest
     values = [routing.sharpness for site, routing in sites.items() if site >= first]
     return sum(values) / len(values) if values else None

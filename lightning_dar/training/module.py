@@ -65,6 +65,8 @@ class LanguageModel(L.LightningModule):
                 f"model.vocab_size={self.config.vocab_size} is smaller than the {data_vocabulary} ids of the data's "
                 "tokenizer: raise it, or leave it unset"
             )
+        elif hasattr(data, "id_limit"):  # checked against each batch: shards may come without their tokenizer
+            data.id_limit = self.config.vocab_size
         self.val_metrics = validation_metrics(getattr(data, "bytes_per_token", None))
 
     def configure_model(self) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 import cli
 
-SIZES = ["--model.hidden_size", "32", "--model.num_layers", "2", "--model.num_heads", "2", "--model.intermediate_size", "48"]
+SIZES = ["--model.hidden_size=32", "--model.num_layers=2", "--model.num_heads=2", "--model.intermediate_size=48"]
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,124 @@
+"""What a prepared folder says about itself, and the checks before it is used.
+
+DIR/manifest.json     source fingerprint, tokenizer hash, counts, split rule, size of every shard
+DIR/tokenizer.json
+DIR/train/            litdata shards of token ids (TokensLoader): index.json, chunk-*.bin
+DIR/val/
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning_dar.data.sources import find_files, fingerprint
+from lightning_dar.data.tokenizer import Tokenizer, bpe_size, load_tokenizer
+from lightning_dar.errors import DataError
+
+FORMAT = 1
+SPLITS = ("train", "val")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the data options ask for; two equal requests on equal sources give the same shards."""
+
+    source: tuple[str, ...]
+    text_field: str
+    tokenizer: str
+    val_fraction: float
+
+
+def open_prepared(directory: Path, request: Request) -> dict[str, Any]:
+    """The manifest of a folder that holds exactly what `request` asks for, its shards checked.
+
+    Raises:
+        DataError: no manifest, another source, tokenizer or split (each difference named), damaged shards.
+    """
+    manifest = open_folder(directory)
+    differences = _differences(manifest, request)
+    if differences:
+        raise DataError(
+            f"data.dir: {directory} holds other data. {'; '.join(differences)}. "
+            "Choose another data.dir, or remove the folder to prepare it anew"
+        )
+    return manifest
+
+
+def open_folder(directory: Path) -> dict[str, Any]:
+    """The manifest of any prepared folder, its shards checked. Raises DataError, naming the file."""
+    path = directory / "manifest.json"
+    if not path.is_file():
+        raise DataError(
+            f"data.dir: {directory} is not empty and has no manifest.json, so it was not prepared here; "
+            "choose another data.dir, or remove the folder"
+        )
+    manifest = read_json(path)
+    if manifest.get("format") != FORMAT:
+        raise DataError(f"{path}: format {manifest.get('format')}, this version reads format {FORMAT}")
+    for split in SPLITS:
+        _check_shards(directory / split, manifest[split]["chunks"])
+    return manifest
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Raises DataError, naming the file, where it is missing, not JSON, or not an object."""
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise DataError(f"{path}: damaged, not JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: damaged, a JSON object is needed")
+    return content
+
+
+def read_tokenizer(directory: Path, manifest: dict[str, Any]) -> Tokenizer:
+    """The tokenizer the shards were made with. Raises DataError where it is not that one any more."""
+    path = directory / "tokenizer.json"
+    tokenizer = load_tokenizer(str(path))
+    if tokenizer.hash != manifest["tokenizer"]["sha256"]:
+        raise DataError(f"{path}: not the tokenizer that made these shards (its hash differs from manifest.json)")
+    return tokenizer
+
+
+def _check_shards(folder: Path, sizes: dict[str, int]) -> None:
+    chunks = read_json(folder / "index.json").get("chunks")
+    if not isinstance(chunks, list) or {chunk.get("filename") for chunk in chunks} != set(sizes):
+        raise DataError(f"{folder / 'index.json'}: damaged, its chunks are not those of manifest.json")
+    for name, expected in sizes.items():
+        path = folder / name
+        if not path.is_file():
+            raise DataError(f"{path}: shard missing; remove the folder to prepare it anew")
+        if (size := path.stat().st_size) != expected:
+            raise DataError(f"{path}: shard has {size} bytes, not {expected}; remove the folder to prepare it anew")
+
+
+def _differences(manifest: dict[str, Any], request: Request) -> list[str]:
+    has = {
+        "data.source": (manifest["source_fingerprint"], ", ".join(manifest["source"])),
+        "data.text_field": (manifest["text_field"],) * 2,
+        "data.tokenizer": _tokenizer_identity(manifest["tokenizer"]["spec"], manifest["tokenizer"]["sha256"]),
+        "data.val_fraction": (manifest["split"]["val_fraction"],) * 2,
+    }
+    asked = {
+        "data.source": (fingerprint(find_files(request.source)), ", ".join(request.source)),
+        "data.text_field": (request.text_field,) * 2,
+        "data.tokenizer": _tokenizer_identity(request.tokenizer),
+        "data.val_fraction": (request.val_fraction,) * 2,
+    }
+    lines = []
+    for option, (identity, shown) in has.items():
+        asked_identity, asked_shown = asked[option]
+        if identity != asked_identity:
+            same_name = " (with other content)" if shown == asked_shown else ""
+            lines.append(f"{option}: the folder has {shown}, asked for {asked_shown}{same_name}")
+    return lines
+
+
+def _tokenizer_identity(spec: str, sha256: str | None = None) -> tuple[str, str]:
+    """(what must agree, what is shown): the spec of bytes and bpe:N, the content of a tokenizer file."""
+    if spec == "bytes" or bpe_size(spec) is not None:
+        return spec, spec
+    return sha256 or load_tokenizer(spec).hash, spec

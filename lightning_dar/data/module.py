@@ -1,0 +1,227 @@
+"""The LightningDataModule: options, preparation, loaders, and where a resumed run continues."""
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from lightning_dar.data.manifest import SPLITS, Request, open_folder, open_prepared, read_tokenizer
+from lightning_dar.data.options import check_options, default_dir, existing_shards
+from lightning_dar.data.prepare import prepare
+from lightning_dar.data.samplers import TrainSampler, ValidationSampler
+from lightning_dar.data.tokenizer import Tokenizer, load_tokenizer
+from lightning_dar.data.windows import Windows, collate, is_url
+from lightning_dar.errors import DataError, UsageError
+
+
+class TextData(L.LightningDataModule):
+    """Real text as batches of token windows.
+
+    `source` is text, which is prepared into `dir` once, or shards that exist already. Batches are dicts of
+    int64 `[B, T]`: `input_ids`, `targets` (-100 = ignored), and `document_ids` with `document_mask`.
+
+    Attributes:
+        id_limit: batches with an id at or above it are refused. The tokenizer's vocabulary; None for shards
+            whose tokenizer is unknown, until the owner of the model sets it.
+
+    Args:
+        source: What to train on: `stdlib` (the sources of the running Python's own library, about 12 MB), or
+            files, folders and globs of .txt .md .py .jsonl .jsonl.gz .parquet, one or a list; or token shards
+            that exist: a folder prepared earlier, or a litdata folder or URL with train/ and val/ inside.
+        text_field: Field or column that holds the text in .jsonl, .jsonl.gz and .parquet.
+        tokenizer: `bytes`, `bpe:N` (N tokens, learnt from the training text), or the path of a
+            tokenizer.json. A folder prepared earlier brings its own; for other shards give the path of the
+            one that made them.
+        dir: Folder for the prepared shards, by default data/<source>-<tokenizer>. Leave unset for shards
+            that exist.
+        val_fraction: Share of the documents for validation, chosen by a hash of their text.
+        seq_len: T, the tokens a window feeds to the model.
+        batch_size: Windows per device and batch.
+        num_workers: Processes that load batches, per device; 0 loads in the training process.
+        prepare_workers: Threads that encode text during preparation; by default one per CPU.
+        document_mask: Adds `document_ids` to the batches, for attention that stays inside a document.
+        val_windows: Validate on this many windows, evenly spread and always the same; by default on all.
+        seed: Order of the training windows.
+
+    Raises:
+        UsageError: an option, or a combination of options, that cannot work.
+    """
+
+    def __init__(
+        self,
+        *,
+        source: str | list[str] = "stdlib",
+        text_field: str = "text",
+        tokenizer: str = "bpe:4096",
+        dir: str | None = None,
+        val_fraction: float = 0.05,
+        seq_len: int = 256,
+        batch_size: int = 8,
+        num_workers: int = 0,
+        prepare_workers: int | None = None,
+        document_mask: bool = False,
+        val_windows: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        check_options(self.hparams)
+        sources = (source,) if isinstance(source, str) else tuple(source)
+        self._request = Request(source=sources, text_field=text_field, tokenizer=tokenizer, val_fraction=val_fraction)
+        self._shards = existing_shards(sources)
+        if self._shards and dir is not None:
+            raise UsageError(f"data.dir: {dir!r}; leave it unset, {self._shards} holds token shards already")
+        self._dir = Path(dir or default_dir(sources, tokenizer))
+        self._windows: dict[str, Windows] = {}
+        self._resumed_windows = self._resumed_batches = 0
+        self.id_limit: int | None = None
+
+    def prepare_data(self) -> None:
+        """Prepares the shards, unless they exist. Raises DataError as `prepare` does."""
+        if not self._shards:
+            prepare(self._request, self._dir, self.hparams.prepare_workers or os.cpu_count() or 1)
+
+    def setup(self, stage: str | None = None) -> None:
+        """Opens the shards, once. Raises DataError where they do not fit the options or are damaged."""
+        if self._windows:
+            return
+        folder = self._shards or str(self._dir)
+        self._manifest, self._tokenizer = self._describe(folder)
+        if self._tokenizer is not None:
+            self.id_limit = self._tokenizer.vocab_size
+        elif self.hparams.document_mask:
+            raise UsageError(f"data.document_mask: needs data.tokenizer, the tokenizer.json that made {folder}")
+        self._windows = {split: Windows(f"{folder}/{split}", self.hparams.seq_len) for split in SPLITS}
+
+    def _describe(self, folder: str) -> tuple[dict[str, Any] | None, Tokenizer | None]:
+        if not self._shards:
+            manifest = open_prepared(Path(folder), self._request)
+        elif not is_url(folder) and Path(folder, "manifest.json").exists():
+            manifest = open_folder(Path(folder))
+        else:
+            spec = self._request.tokenizer
+            return None, load_tokenizer(spec) if Path(spec).exists() else None
+        return manifest, read_tokenizer(Path(folder), manifest)
+
+    @property
+    def manifest(self) -> dict[str, Any] | None:
+        """What the prepared folder says about itself; None for shards prepared elsewhere."""
+        self.setup()
+        return self._manifest
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        self.setup()
+        return self._tokenizer
+
+    @property
+    def vocab_size(self) -> int | None:
+        return self.tokenizer.vocab_size if self.tokenizer else None
+
+    @property
+    def bytes_per_token(self) -> float | None:
+        """UTF-8 bytes of text per token of the validation split, None where unknown."""
+        return self.manifest["val"]["text_bytes"] / self.manifest["val"]["tokens"] if self.manifest else None
+
+    def train_dataloader(self) -> DataLoader:
+        """Raises DataError where the training split has less than one batch for all devices."""
+        sampler = TrainSampler(
+            len(self._windows["train"]),
+            self.hparams.batch_size,
+            seed=self.hparams.seed,
+            consumed=self._windows_consumed,
+            **self._replicas(),
+        )
+        if sampler.pass_windows == 0:
+            raise DataError(
+                f"data.batch_size: {self.hparams.batch_size} on {sampler.num_replicas} device(s) needs "
+                f"{sampler.batch_windows} windows of {self.hparams.seq_len} tokens, the training split has "
+                f"{sampler.num_windows}; lower data.batch_size or data.seq_len, or give more text"
+            )
+        return _ResumableLoader(self._windows["train"], sampler=sampler, drop_last=True, **self._loader_options())
+
+    def val_dataloader(self) -> DataLoader:
+        windows = self._windows["val"]
+        sampler = ValidationSampler(len(windows), self.hparams.val_windows, **self._replicas())
+        return DataLoader(windows, sampler=sampler, **self._loader_options())
+
+    def on_before_batch_transfer(self, batch: dict[str, Tensor], dataloader_idx: int) -> dict[str, Tensor]:
+        """Raises DataError for an id that the vocabulary does not have."""
+        largest = max(int(batch["input_ids"].max()), int(batch["targets"].max()))
+        if self.id_limit is not None and largest >= self.id_limit:
+            raise DataError(f"data.source: the shards hold id {largest}, the vocabulary ends at {self.id_limit - 1}")
+        return batch
+
+    def state_dict(self) -> dict[str, int]:
+        """How far training is: pass over the data, windows of that pass trained on (all devices together)."""
+        epoch, seen = divmod(self._windows_consumed(), self._pass_windows() or 1)
+        return {"epoch": epoch, "windows_seen": seen, "batches": self._batches_trained(), **self._order_key()}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        """Continues where `state_dict` was taken; with another global batch size, at its next whole batch.
+
+        Raises:
+            DataError: the training windows, or their order, are not those of the interrupted run.
+        """
+        if not self.trainer or self.trainer.state.fn != "fit":
+            return
+        changed = [
+            f"{name} was {state_dict[name]}, is {now}"
+            for name, now in self._order_key().items()
+            if state_dict[name] != now
+        ]
+        if changed:
+            raise DataError(f"data: cannot resume on other windows than those trained on so far ({'; '.join(changed)})")
+        seen = -(-state_dict["windows_seen"] // self._batch_windows()) * self._batch_windows()
+        self._resumed_windows = state_dict["epoch"] * self._pass_windows() + seen
+        self._resumed_batches = state_dict["batches"]
+
+    def _order_key(self) -> dict[str, int]:
+        return {
+            "windows_total": len(self._windows["train"]),
+            "seq_len": self.hparams.seq_len,
+            "seed": self.hparams.seed,
+        }
+
+    def _windows_consumed(self) -> int:
+        """Windows trained on since the run's first step, over all passes and devices, resumes included."""
+        batches = self._batches_trained() - self._resumed_batches
+        return self._resumed_windows + batches * self._batch_windows()
+
+    def _batches_trained(self) -> int:
+        # `processed` is exact wherever a checkpoint is saved: after a step, after validation, at the end of
+        # an epoch, on an exception. Lightning restores it before it asks for the first batch.
+        return self.trainer.fit_loop.epoch_loop.batch_progress.total.processed if self.trainer else 0
+
+    def _batch_windows(self) -> int:
+        return self.hparams.batch_size * self._replicas()["num_replicas"]
+
+    def _pass_windows(self) -> int:
+        return len(self._windows["train"]) // self._batch_windows() * self._batch_windows()
+
+    def _replicas(self) -> dict[str, int]:
+        kwargs = self.trainer.distributed_sampler_kwargs if self.trainer else None
+        return kwargs or {"num_replicas": 1, "rank": 0}
+
+    def _loader_options(self) -> dict[str, Any]:
+        end_id = self._tokenizer.end_id if self.hparams.document_mask else None
+        return {
+            "batch_size": self.hparams.batch_size,
+            "num_workers": self.hparams.num_workers,
+            "persistent_workers": self.hparams.num_workers > 0,
+            "pin_memory": bool(self.trainer) and self.trainer.strategy.root_device.type == "cuda",
+            "collate_fn": partial(collate, document_end_id=end_id),
+        }
+
+
+class _ResumableLoader(DataLoader):
+    """Tells Lightning that resuming inside an epoch is exact; the position itself is kept by `TextData`."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...

@@ -1,0 +1,52 @@
+"""Checks of the data options that need no data, and what a `source` is."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning_dar.data.tokenizer import check_spec
+from lightning_dar.data.windows import is_url
+from lightning_dar.errors import UsageError
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raises UsageError for the first option whose value cannot work, naming it."""
+    for name, least in (("batch_size", 1), ("seq_len", 1), ("num_workers", 0), ("seed", 0)):
+        if options[name] < least:
+            raise UsageError(f"data.{name}: {options[name]}; it must be at least {least}")
+    for name in ("prepare_workers", "val_windows"):
+        if options[name] is not None and options[name] < 1:
+            raise UsageError(f"data.{name}: {options[name]}; it must be at least 1, or null")
+    if options["seed"] >= 2**32:
+        raise UsageError(f"data.seed: {options['seed']}; it must be below 2**32")
+    if not 0 < options["val_fraction"] < 1:
+        raise UsageError(f"data.val_fraction: {options['val_fraction']}; it must lie between 0 and 1")
+    if not options["source"]:
+        raise UsageError("data.source: empty; it must be stdlib, or name files, folders, globs or a URL")
+    check_spec(options["tokenizer"])
+
+
+def existing_shards(sources: Sequence[str]) -> str | None:
+    """The source if it is a folder or URL of token shards, None if it is text.
+
+    Raises:
+        UsageError: shards beside another source, or a single split where train/ and val/ are needed.
+    """
+    for source in sources:
+        has = {name: Path(source, name).exists() for name in ("manifest.json", "train/index.json", "index.json")}
+        if is_url(source) or any(has.values()):
+            if len(sources) > 1:
+                raise UsageError(f"data.source: {source} holds token shards; it cannot be one of several sources")
+            if has["index.json"]:
+                raise UsageError(f"data.source: {source} is one split; its parent needs train/ and val/, give that")
+            return source.rstrip("/")
+    return None
+
+
+def default_dir(sources: Sequence[str], tokenizer: str) -> Path:
+    return Path("data", f"{_slug('-'.join(sources))}-{_slug(tokenizer)}")
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60]

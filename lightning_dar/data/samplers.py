@@ -1,0 +1,90 @@
+"""Which windows a rank sees, in which order.
+
+Both samplers derive from DistributedSampler only so that Lightning leaves them in place when it runs on
+several devices. They ignore `set_epoch`: see `TrainSampler`.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import chain, count, islice
+
+import numpy as np
+from torch.utils.data import DistributedSampler
+
+from lightning_dar.data.windows import PADDING
+
+POOL = 65_536  # windows that are shuffled together; a remote folder is so read chunk after chunk
+
+
+class TrainSampler(DistributedSampler):
+    """Endless passes over the training windows, each in its own order.
+
+    The order of a pass is a function of (seed, pass number) alone: pools of `POOL` neighbouring windows are
+    shuffled, and the windows inside a pool. Rank r of R takes every R-th window of it, and a pass ends with
+    its last batch that is full on every rank.
+
+    An iteration starts after the `consumed()` windows (over all ranks and passes) that were trained on,
+    whatever workers have fetched ahead. So a resumed run continues with the very windows it has not seen, and
+    the number that Lightning gives its epochs does not matter: resumed from the end of an epoch in a run that
+    is limited by steps, it gives the next one to a single batch.
+    `len` is one pass whatever the position, as Lightning counts the batches done before a resume itself.
+    """
+
+    def __init__(
+        self,
+        num_windows: int,
+        batch_size: int,
+        *,
+        num_replicas: int = 1,
+        rank: int = 0,
+        seed: int = 0,
+        consumed: Callable[[], int] = lambda: 0,
+    ) -> None:
+        super().__init__(range(num_windows), num_replicas=num_replicas, rank=rank, shuffle=False, seed=seed)
+        self.num_windows = num_windows
+        self.batch_windows = batch_size * num_replicas
+        self.pass_windows = num_windows // self.batch_windows * self.batch_windows
+        self.consumed = consumed
+
+    def __len__(self) -> int:
+        return self.pass_windows // self.num_replicas
+
+    def __iter__(self) -> Iterator[int]:
+        first_pass, position = divmod(self.consumed(), self.pass_windows)
+        later = (self._share(number) for number in count(first_pass + 1))
+        return islice(chain(self._share(first_pass, position), chain.from_iterable(later)), len(self))
+
+    def _share(self, number: int, position: int = 0) -> Iterator[int]:
+        """This rank's windows of pass `number`, from `position` (a multiple of the global batch) on."""
+        start = 0  # of the pool, among the windows of the pass
+        for pool in self._permutation(number, size=-(-self.num_windows // POOL)):
+            size = min(POOL, self.num_windows - pool * POOL)
+            begin, end = max(position - start, 0), min(size, self.pass_windows - start)
+            if begin < end:
+                order = pool * POOL + self._permutation(number, pool, size=size)
+                begin += (self.rank - (start + begin)) % self.num_replicas
+                yield from order[begin : end : self.num_replicas].tolist()
+            start += size
+
+    def _permutation(self, *key: int, size: int) -> np.ndarray:
+        # RandomState and not Generator: its stream is frozen, so a resume survives an upgrade of numpy.
+        return np.random.RandomState([self.seed, *key]).permutation(size)
+
+
+class ValidationSampler(DistributedSampler):
+    """All windows in order, or `limit` of them evenly spread; rank r of R takes every R-th.
+
+    Shares are padded with `PADDING` to the same length, so that ranks stay in step.
+    """
+
+    def __init__(self, num_windows: int, limit: int | None, *, num_replicas: int = 1, rank: int = 0) -> None:
+        super().__init__(range(num_windows), num_replicas=num_replicas, rank=rank, shuffle=False)
+        chosen = min(num_windows, limit or num_windows)
+        windows = [index * num_windows // chosen for index in range(chosen)]
+        windows += [PADDING] * (-chosen % num_replicas)
+        self.share = windows[rank::num_replicas]
+
+    def __len__(self) -> int:
+        return len(self.share)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.share)

@@ -1,0 +1,161 @@
+import gzip
+import hashlib
+import json
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from lightning_dar.data.sources import PIECE_CHARS, find_files, fingerprint, read_pieces
+from lightning_dar.errors import DataError
+
+
+def documents(*source: str, text_field: str = "text") -> list[str]:
+    texts = [""]
+    for file in find_files(source):
+        for piece in read_pieces(file, text_field):
+            texts[-1] += piece.text
+            if piece.ends_document:
+                texts.append("")
+    assert texts.pop() == ""
+    return texts
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode())
+    return path
+
+
+def test_stdlib_is_the_library_without_its_tests():
+    names = [file.name for file in find_files(["stdlib"])]
+    assert {"os.py", "json/decoder.py", "asyncio/events.py"} <= set(names)
+    assert names == sorted(names)
+    assert not [name for name in names if {"test", "tests", "site-packages"} & set(name.split("/"))]
+    root = Path(sysconfig.get_paths()["stdlib"])
+    file = next(file for file in find_files(["stdlib"]) if file.name == "os.py")
+    assert "".join(piece.text for piece in read_pieces(file, "text")) == (root / "os.py").read_text()
+
+
+def test_folders_files_and_globs_are_read_once_in_order_of_name(tmp_path):
+    write(tmp_path / "b.txt", "b\r\n")
+    write(tmp_path / "a" / "z.md", "z")
+    write(tmp_path / "a" / "c.py", "c")
+    write(tmp_path / "a" / "blank.txt", " \n\n")
+    write(tmp_path / "a" / "image.png", "not text")
+    write(tmp_path / ".git" / "hidden.txt", "hidden")
+    assert documents(str(tmp_path)) == ["c", "z", "b\r\n"]
+    assert documents(str(tmp_path), str(tmp_path / "b.txt"), str(tmp_path / "**" / "*.md")) == [
+        "c",
+        "z",
+        "b\r\n",
+    ]
+    assert documents(str(tmp_path / "*.txt")) == ["b\r\n"]
+
+
+def test_jsonl_and_parquet_hold_one_document_a_row(tmp_path):
+    rows = ["first", "", "second\nline", "ünï", "lone \ud800 surrogate"]
+    lines = "\n".join(json.dumps({"body": row, "id": 1}) for row in rows) + "\n\n"
+    write(tmp_path / "a.jsonl", lines)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    expected = ["first", "second\nline", "ünï", "lone ? surrogate"]
+    assert documents(str(tmp_path), text_field="body") == expected * 2
+
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    many = [f"row {i}" for i in range(3000)]
+    parquet.write_table(pyarrow.table({"body": [*many, None], "n": range(3001)}), tmp_path / "c.parquet")
+    assert documents(str(tmp_path / "c.parquet"), text_field="body") == many
+
+
+def test_undecodable_bytes_of_a_text_file_are_replaced(tmp_path):
+    (tmp_path / "latin.txt").write_bytes("\ufeffcaf".encode() + b"\xe9 noir")
+    assert documents(str(tmp_path)) == ["caf\ufffd noir"]
+
+
+@pytest.mark.parametrize("ending", [".txt", ".jsonl"])
+def test_long_documents_come_in_pieces_cut_at_line_ends(tmp_path, ending):
+    text = "".join(f"line {i}: {'x' * (i % 90)}\n" for i in range(5000)) + "y" * (2 * PIECE_CHARS) + "\nend"
+    path = write(tmp_path / f"long{ending}", text if ending == ".txt" else json.dumps({"text": text}))
+    pieces = list(read_pieces(find_files([str(path)])[0], "text"))
+    assert "".join(piece.text for piece in pieces) == text
+    assert [piece.ends_document for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+    assert all(0 < len(piece.text) <= PIECE_CHARS for piece in pieces)
+    assert all(piece.text.endswith("\n") for piece in pieces[:4])
+    assert pieces[-1].position == path.stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("{not json}", "a.jsonl:3: not JSON"),
+        ('{"text": "cut off', "a.jsonl:3: not JSON"),
+        ("[1, 2]", "a.jsonl:3: a JSON object is needed, got list"),
+        ('{"body": "x", "id": 1}', "a.jsonl:3: no field 'text' .*there is body, id"),
+        ('{"text": 7}', "a.jsonl:3: field 'text' must be a string, got int"),
+    ],
+)
+def test_a_bad_jsonl_line_is_named(tmp_path, line, complaint):
+    path = write(tmp_path / "a.jsonl", '{"text": "good"}\n\n' + line + "\n")
+    with pytest.raises(DataError, match=complaint):
+        documents(str(path))
+
+
+def test_bad_files_are_named(tmp_path):
+    whole = gzip.compress(b'{"text": "a"}\n' * 1000)
+    (tmp_path / "cut.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "plain.jsonl.gz").write_bytes(b'{"text": "a"}\n')
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 is not enough")
+    for name in ("cut.jsonl.gz", "plain.jsonl.gz", "bad.parquet"):
+        with pytest.raises(DataError, match=name):
+            documents(str(tmp_path / name))
+
+
+def test_parquet_without_the_column_names_those_there(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = str(tmp_path / "a.parquet")
+    parquet.write_table(pyarrow.table({"body": ["x"], "id": [1]}), path)
+    with pytest.raises(DataError, match=r"no column 'text' .*there is body, id"):
+        documents(path)
+    with pytest.raises(DataError, match="column 'id' must hold strings, not int64"):
+        documents(path, text_field="id")
+
+
+def test_sources_without_files_are_refused(tmp_path):
+    write(tmp_path / "image.png", "x")
+    for source, complaint in [
+        (tmp_path / "nowhere", "nowhere does not exist"),
+        (tmp_path / "*.txt", r"\*.txt holds no file that ends in .txt .md"),
+        (tmp_path, "holds no file that ends in .txt .md"),
+        (tmp_path / "image.png", "image.png is none of the kinds .txt .md"),
+    ]:
+        with pytest.raises(DataError, match=complaint):
+            find_files([str(source)])
+
+
+def test_fingerprint_is_that_of_the_content_wherever_it_lies(tmp_path):
+    for copy in ("one", "two"):
+        write(tmp_path / copy / "a.txt", "same")
+        write(tmp_path / copy / "deep" / "b.txt", "text")
+    one, two = (fingerprint(find_files([str(tmp_path / copy)])) for copy in ("one", "two"))
+    rows = [[name, 4, hashlib.sha256(text).hexdigest()] for name, text in [("a.txt", b"same"), ("deep/b.txt", b"text")]]
+    assert one == two == hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+    write(tmp_path / "two" / "a.txt", "Same")
+    assert fingerprint(find_files([str(tmp_path / "two")])) != one
+
+
+def test_fingerprint_of_a_large_file_sees_its_start_middle_end_and_size(tmp_path):
+    path, size = tmp_path / "large.txt", 9 * 2**20
+    path.write_bytes(b"a" * size)
+    seen = {fingerprint(find_files([str(path)]))}
+    for offset in (0, size // 2, size - 1):
+        with path.open("r+b") as stream:
+            stream.seek(offset)
+            stream.write(b"b")
+        seen.add(fingerprint(find_files([str(path)])))
+    path.write_bytes(path.read_bytes() + b"b")
+    seen.add(fingerprint(find_files([str(path)])))
+    assert len(seen) == 5
