@@ -1,7 +1,7 @@
 """The architecture's settings, and the presets with the sizes of the paper's runs."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from lightning_dar.errors import UsageError
 
@@ -48,6 +48,9 @@ class TransformerConfig:
             raise UsageError(
                 f"model.num_heads={self.num_heads} must be a multiple of model.num_kv_heads={self.num_kv_heads}"
             )
+        backends = get_args(AttentionBackend)
+        if self.attention_backend not in backends:
+            raise UsageError(f"model.attention_backend={self.attention_backend}: must be {' or '.join(backends)}")
         if self.head_dim % 2:
             raise UsageError(f"model.head_dim={self.head_dim}: rotary embeddings need an even number")
 

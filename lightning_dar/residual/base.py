@@ -40,6 +40,10 @@ class Residual(nn.Module):
     attention_inputs: ClassVar[int] = 1
     """3 lets `read` return (query, key, value) inputs at attention sites, each with a norm of its own."""
 
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.shape = shape
+
     def start(self, embeddings: Tensor) -> Any:
         """Embeddings [B, T, D] -> the first state."""
         raise NotImplementedError

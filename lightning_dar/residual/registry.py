@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from lightning_dar.errors import UsageError
 from lightning_dar.residual.base import Residual, Shape
@@ -105,24 +105,47 @@ def _checked_options(config: ResidualConfig, cls: type[Residual]) -> dict[str, A
 
     parser = ArgumentParser(exit_on_error=False)
     known = parser.add_class_arguments(cls, skip={"shape"}, fail_untyped=False)
-    checked = {}
-    for option, value in config.options.items():
+    for option in config.options:
         if option not in known:
             takes = f"its options are {', '.join(known)}" if known else "it has none"
             raise UsageError(f"model.residual.options: strategy '{config.name}' has no option '{option}'; {takes}")
+    checked = {}
+    for option in known:
+        kind, required = _declaration(cls, option)
+        if option not in config.options:
+            if required:
+                raise UsageError(f"model.residual.options: strategy '{config.name}' needs option '{option}'")
+            continue
+        value = config.options[option]
+        single = ArgumentParser(exit_on_error=False)
+        single.add_argument(f"--{option}", type=kind)
         try:
-            checked[option] = parser.parse_object({option: value})[option]
+            if value is None and type(None) not in get_args(kind):  # which jsonargparse takes for "not given"
+                raise ArgumentError(None, "null")
+            checked[option] = single.parse_object({option: value})[option]
         except ArgumentError as error:
-            kind = inspect.formatannotation(inspect.signature(cls).parameters[option].annotation)
             raise UsageError(
-                f"model.residual.options.{option}: strategy '{config.name}' takes {kind}, not {value!r}"
+                f"model.residual.options.{option}: strategy '{config.name}' takes "
+                f"{inspect.formatannotation(kind)}, not {value!r}"
             ) from error
     return checked
+
+
+def _declaration(cls: type[Residual], option: str) -> tuple[Any, bool]:
+    """The option's type and whether it must be given, where it is defined along the class's bases."""
+    base = next(base for base in cls.__mro__ if option in inspect.signature(base.__init__).parameters)
+    required = inspect.signature(base.__init__).parameters[option].default is inspect.Parameter.empty
+    return get_type_hints(base.__init__)[option], required
 
 
 def _load_entry_points() -> None:
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
         if entry_point.name not in _REGISTRY:
-            loaded = entry_point.load()
+            try:
+                loaded = entry_point.load()
+            except Exception as error:  # whatever the package raises as it is imported
+                raise UsageError(
+                    f"residual strategy '{entry_point.name}': {entry_point.value} cannot be loaded ({error})"
+                ) from error
             if inspect.isclass(loaded):
                 register_residual(entry_point.name)(loaded)

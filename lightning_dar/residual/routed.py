@@ -20,8 +20,8 @@ class RoutedResidual(Residual):
     """
 
     def __init__(self, shape: Shape, *, num_reads: int, query_init: QueryInit):
-        super().__init__()
-        self.shape, self.query_init = shape, query_init
+        super().__init__(shape)
+        self.query_init = query_init
         self.query = nn.Parameter(torch.empty(num_reads, shape.hidden_size))
         self.gain = nn.Parameter(torch.empty(num_reads, shape.hidden_size))
 

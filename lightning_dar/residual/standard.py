@@ -8,16 +8,13 @@ h ──┬── f_s ── + ──> h
 
 from torch import Tensor
 
-from lightning_dar.residual.base import Residual, Shape
+from lightning_dar.residual.base import Residual
 from lightning_dar.residual.registry import register_residual
 
 
 @register_residual("standard")
 class Standard(Residual):
     """No routing and no parameters; the state is the stream."""
-
-    def __init__(self, shape: Shape):
-        super().__init__()
 
     def start(self, embeddings: Tensor) -> Tensor:
         return embeddings

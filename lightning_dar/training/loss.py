@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 IGNORE_INDEX = -100
@@ -29,14 +28,15 @@ def chunked_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, chunk
         fp32 scalar, in nats. Its backward runs once.
     """
     chunk_tokens = max(1, chunk_logits // weight.shape[0])
-    return _ChunkedCrossEntropy.apply(hidden.flatten(0, -2), weight, targets.flatten(), chunk_tokens)
+    flat = hidden.flatten(0, -2), weight, targets.flatten()
+    return _ChunkedCrossEntropy.apply(*flat, chunk_tokens, torch.is_grad_enabled())
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk_tokens: int) -> Tensor:
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk_tokens: int, grads: bool) -> Tensor:
         total = hidden.new_zeros((), dtype=torch.float32)
-        needs_hidden, needs_weight = ctx.needs_input_grad[:2]
+        needs_hidden, needs_weight = (grads and needed for needed in ctx.needs_input_grad[:2])
         hidden_grad = torch.empty_like(hidden) if needs_hidden else None
         weight_grad = torch.zeros_like(weight, dtype=torch.float32) if needs_weight else None
         for start in range(0, hidden.shape[0], chunk_tokens):
@@ -56,13 +56,14 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError("chunked_cross_entropy has no second derivative (create_graph)")
         if ctx.grads is None:
             raise RuntimeError("chunked_cross_entropy keeps its gradients for one backward only (retain_graph)")
         grads, ctx.grads = ctx.grads, None
         scaled = (g if g is None else g.mul_(grad).to(dtype) for g, dtype in zip(grads, ctx.dtypes, strict=True))
-        return *scaled, None, None
+        return *scaled, None, None, None
 
 
 def _logits_grad(log_probs: Tensor, targets: Tensor) -> Tensor:

@@ -4,10 +4,9 @@ import random
 from pathlib import Path
 
 import pytest
+from command_line import fit_args
 
 import cli
-
-SIZES = ["--model.hidden_size=32", "--model.num_layers=2", "--model.num_heads=2", "--model.intermediate_size=48"]
 
 
 @pytest.fixture(scope="session")
@@ -49,23 +48,3 @@ def fit(run, text_folder):
         return out, err
 
     return fit_cli
-
-
-def fit_args(source: Path) -> list[str]:
-    trainer = {
-        "accelerator": "cpu",
-        "max_steps": "4",
-        "val_check_interval": "2",
-        "check_val_every_n_epoch": "null",
-        "num_sanity_val_steps": "-1",
-        "enable_progress_bar": "false",
-        "enable_model_summary": "false",
-        "log_every_n_steps": "1",
-        "logger.class_path": "lightning.pytorch.loggers.TensorBoardLogger",
-        "logger.init_args.save_dir": "runs",
-        "logger.init_args.name": "test",
-    }
-    data = {"source": str(source), "tokenizer": "bytes", "seq_len": "32", "batch_size": "4", "dir": "shards"}
-    flags = [f"--trainer.{key}={value}" for key, value in trainer.items()]
-    flags += [f"--data.{key}={value}" for key, value in data.items()]
-    return ["fit", *SIZES, *flags]

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from tests.cli.conftest import SIZES, fit_args
+from command_line import SIZES, fit_args
 
 USAGE = [
     (["--model.residual.name=delta-bloc"], "unknown strategy 'delta-bloc'"),

@@ -15,7 +15,7 @@ from lightning_dar import Residual, register_residual
 @register_residual("halved")
 class Halved(Residual):
     def __init__(self, shape, *, share: float = 0.5):
-        super().__init__()
+        super().__init__(shape)
         self.share = share
 
     def start(self, embeddings):

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
+from tiny import scramble, tiny_model, tokens
 
 from lightning_dar.residual.probe import RoutingProbe, mean_sharpness
-from tests.tiny import scramble, tiny_model, tokens
 
 
 @pytest.mark.parametrize("name", ["delta-sublayer", "delta-block", "attnres", "cumulative-additive"])
