@@ -52,8 +52,8 @@ def read_json_object(path: Path, limit: int = 256 * 2**20) -> dict[str, Any]:
 class SafetensorsFiles(Tensors):
     """The weights of a folder: `model.safetensors`, the shards that an index names, or whatever shards there are.
 
-    The safetensors library checks each header against the file: offsets, sizes, gaps. Files are opened for each
-    piece anew, so that nothing stays mapped.
+    The safetensors library checks each header against its file: offsets, sizes, gaps. The bytes are then read, not
+    mapped: the pages of a mapped file would count as memory of ours.
 
     Raises:
         DataError: no safetensors (pickled weights are refused), files outside the folder, damaged headers, a name
@@ -62,49 +62,72 @@ class SafetensorsFiles(Tensors):
 
     def __init__(self, folder: Path):
         self.infos: dict[str, TensorInfo] = {}
-        self._file: dict[str, Path] = {}
+        self._place: dict[str, tuple[Path, int]] = {}  # file, and offset in it
         names, promised = _files_of(folder)
         for file_name in names:
             self._add(file_inside(folder, file_name))
-        wrong = sorted(name for name, file in promised.items() if self._file.get(name, Path()).name != file)
+        wrong = sorted(name for name, file in promised.items() if name not in self._place or self._file(name) != file)
         if wrong:
             raise DataError(f"{folder / INDEX}: names tensors that its files do not hold: {', '.join(wrong)}")
 
     def read(self, name: str) -> Tensor:
-        with self._open(self._file[name]) as file:
-            return file.get_tensor(name).clone()  # not a view of a mapped file
+        info = self.infos[name]
+        return self._bytes(name, 0, info.num_bytes).view(info.dtype).view(info.shape)
 
     def pieces(self, name: str) -> Iterator[Tensor]:
         info = self.infos[name]
-        rows = info.shape[0] if info.shape else 0
-        if info.num_bytes <= PIECE_BYTES or rows < 2:
+        if info.num_bytes <= PIECE_BYTES or len(info.shape) < 2:
             yield self.read(name)
             return
-        step = max(1, rows * PIECE_BYTES // info.num_bytes)
-        for start in range(0, rows, step):
-            with self._open(self._file[name]) as file:
-                yield file.get_slice(name)[start : start + step].clone()
+        row_bytes = info.num_bytes // info.shape[0]
+        step = max(1, PIECE_BYTES // row_bytes) * row_bytes
+        for start in range(0, info.num_bytes, step):
+            data = self._bytes(name, start, min(start + step, info.num_bytes))
+            yield data.view(info.dtype).view(-1, *info.shape[1:])
+
+    def _bytes(self, name: str, start: int, end: int) -> Tensor:
+        path, offset = self._place[name]
+        data = torch.empty(end - start, dtype=torch.uint8)
+        with path.open("rb", buffering=0) as file:
+            file.seek(offset + start)
+            view = memoryview(data.numpy())
+            while view:
+                count = file.readinto(view)
+                if not count:
+                    raise DataError(f"{path}: became shorter while it was read")
+                view = view[count:]
+        return data
+
+    def _file(self, name: str) -> str:
+        return self._place[name][0].name
 
     def _add(self, path: Path) -> None:
-        with self._open(path) as file:
-            for name in file.keys():  # noqa: SIM118
-                if name in self._file:
-                    raise DataError(f"{path}: tensor '{name}' is also in {self._file[name].name}")
-                entry = file.get_slice(name)
-                code = entry.get_dtype()
-                if code not in DTYPES:
-                    raise DataError(
-                        f"{path}: tensor '{name}' is {code}: quantised or integer weights cannot be converted; "
-                        "use the checkpoint in float32, bfloat16 or float16"
-                    )
-                self._file[name] = path
-                self.infos[name] = TensorInfo(tuple(entry.get_shape()), DTYPES[code])
+        for name, (dtype, shape, offset) in _read_header(path).items():
+            if name in self._place:
+                raise DataError(f"{path}: tensor '{name}' is also in {self._file(name)}")
+            if dtype not in DTYPES:
+                raise DataError(
+                    f"{path}: tensor '{name}' is {dtype}: quantised or integer weights cannot be converted; "
+                    "use the checkpoint in float32, bfloat16 or float16"
+                )
+            self._place[name] = path, offset
+            self.infos[name] = TensorInfo(tuple(shape), DTYPES[dtype])
 
-    def _open(self, path: Path) -> Any:
-        try:
-            return safe_open(path, framework="pt", device="cpu")
-        except (SafetensorError, OSError, ValueError) as error:
-            raise DataError(f"{path}: no safetensors file, or a damaged one ({error}); fetch it again") from error
+
+def _read_header(path: Path) -> dict[str, tuple[str, list[int], int]]:
+    """name -> (dtype code, shape, offset in the file), of a file that the safetensors library finds sound."""
+    try:
+        with safe_open(path, framework="pt", device="cpu"):
+            pass
+    except (SafetensorError, OSError, ValueError) as error:
+        raise DataError(f"{path}: no safetensors file, or a damaged one ({error}); fetch it again") from error
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+    header.pop("__metadata__", None)
+    return {
+        name: (entry["dtype"], entry["shape"], 8 + length + entry["data_offsets"][0]) for name, entry in header.items()
+    }
 
 
 def _files_of(folder: Path) -> tuple[list[str], dict[str, str]]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-PIECE_BYTES = 32 * 2**20
+PIECE_BYTES = 8 * 2**20
 
 
 class TensorInfo(NamedTuple):
