@@ -14,7 +14,7 @@ from lightning_dar.checkpoint.families import name_table
 from lightning_dar.checkpoint.load import build_on_meta, open_checkpoint, tensor_infos
 from lightning_dar.model.generate import generate
 from lightning_dar.residual import ResidualConfig
-from tests.checkpoint.foreign import FAMILIES, save
+from foreign import FAMILIES, save
 
 
 def run(source, output, **options):

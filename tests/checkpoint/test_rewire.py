@@ -14,7 +14,7 @@ from lightning_dar.data.tokenizer import BYTES_JSON
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.residual import Residual, ResidualConfig, register_residual
 from lightning_dar.residual.standard import Standard
-from tests.checkpoint.foreign import save
+from foreign import save
 
 IDENTITIES = [
     ResidualConfig(name="delta-sublayer"),

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from lightning_dar.checkpoint.convert import Conversion, convert
 from lightning_dar.checkpoint.safetensors_files import SafetensorsFiles
 from lightning_dar.errors import DataError
-from tests.checkpoint.foreign import LLAMA3, save
+from foreign import LLAMA3, save
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from lightning_dar import load_model
 from lightning_dar.checkpoint import convert as conversion
 from lightning_dar.checkpoint import output as outputs
-from tests.checkpoint.foreign import save
+from foreign import save
 from tests.cli.test_bad_input import only_line
 
 ROOT = Path(__file__).parents[2]
