@@ -36,6 +36,4 @@ def open_history(
         return NaiveHistory(query, gain, eps)
     if backend == "fused":
         return FusedHistory(query, gain, eps)
-    dtype = torch.promote_types(query.dtype, torch.float32)
-    queries = query.to(dtype) * gain.to(dtype)
-    return TwoPhaseHistory(query, gain, eps, queries=queries, capacity=max_sources or len(query))
+    return TwoPhaseHistory(query, gain, eps, max_sources=max_sources or len(query))

@@ -1,8 +1,11 @@
 """The two-phase read, as plain tensor functions: M = B*T tokens, chunks of C consecutive rows of the queries.
 
+Scores: the logits of a source for every later row are one thin product, l_is = r_i (v_i . u_s), with
+r_i = rsqrt(mean(v_i^2) + eps) and u_s = query_s * gain_s.
+
 Phase one, when a chunk starts: its C rows read the sources finished by then in one batched product,
 
-    logits [M, n, C] = inverse_rms [M, n] * (V [M, n, D] x U^T [D, C])     partial [M, C, D] = softmax_n^T x V
+    partial [M, C, D] = softmax_n(logits [M, n, C])^T x V [M, n, D]
 
 Merge, at each row: `partial` counts as one source, whose logit is the log-sum-exp of phase one; the sources
 written since are the others. With few finished sources phase one saves nothing, and the merge reads them all.
@@ -10,7 +13,8 @@ written since are the others. With few finished sources phase one saves nothing,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -32,106 +36,118 @@ class Sources(NamedTuple):
     queries: Tensor  # U = query * gain [rows, D], at least fp32
 
 
+class Scores:
+    """Logits by source, [M, rows - 1 - after[i]] each: those of the rows that follow source i. For one pass."""
+
+    def __init__(self, after: list[int]):
+        self.after = after
+        self._logits: dict[int, Tensor] = {}
+
+    def of(self, sources: Sources, slot: int) -> Tensor:
+        """Logits of one source for all rows that follow it."""
+        if slot not in self._logits:
+            queries = sources.queries[self.after[slot] + 1 :]
+            scores = sources.values[:, slot].to(queries.dtype) @ queries.T
+            self._logits[slot] = scores.mul_(sources.inverse_rms[:, slot, None])
+        return self._logits[slot]
+
+    def between(self, sources: Sources, slot: int, start: int, stop: int) -> Tensor:
+        """[M, stop - start], the rows start .. stop-1."""
+        first = self.after[slot] + 1
+        return self.of(sources, slot)[:, start - first : stop - first]
+
+    def forget(self, slot: int) -> None:
+        self._logits.pop(slot, None)
+
+
 @dataclass
 class Chunk:
-    """The rows start .. stop-1 over the sources that were finished when row `start` came."""
+    """The rows start .. stop-1, and what they have in common."""
 
     start: int
     stop: int
-    finished: int
-    logits: Tensor  # [M, finished, C]
-    partial: Tensor | None  # [M, C, D], None where the merge reads the finished sources itself
-    log_sum: Tensor | None  # [M, C], log-sum-exp of `logits`
-    recent: list[Tensor] = field(default_factory=list)  # [M, C] logits of each source written since
+    finished: int  # sources written before row `start`
+    table: Tensor  # [M, C, n]: logit of `partial` if there is one, then of each source that the merge reads
+    filled: int  # sources that `table` holds
+    partial: Tensor | None  # [M, C, D]
 
-    def logits_of(self, slot: int) -> Tensor:
-        """[M, C]"""
-        return self.logits[:, slot] if slot < self.finished else self.recent[slot - self.finished]
+    @property
+    def first(self) -> int:
+        """The first source that the merge reads."""
+        return 0 if self.partial is None else self.finished
 
-    def extend(self, sources: Sources, count: int) -> None:
-        """Scores the sources up to `count` that have been written since the chunk started."""
-        queries = sources.queries[self.start : self.stop]
-        for slot in range(self.finished + len(self.recent), count):
-            scores = sources.values[:, slot].to(queries.dtype) @ queries.T
-            self.recent.append(scores.mul_(sources.inverse_rms[:, slot, None]))
+    def column(self, slot: int) -> int:
+        """Where `table` has source `slot`."""
+        return slot - self.first + (self.partial is not None)
+
+    def fill(self, sources: Sources, scores: Scores, count: int) -> None:
+        """Enters the sources up to `count`."""
+        for slot in range(self.filled, count):
+            row = max(self.start, scores.after[slot] + 1)
+            self.table[:, row - self.start :, self.column(slot)] = scores.between(sources, slot, row, self.stop)
+        self.filled = max(self.filled, count)
 
 
-def open_chunk(sources: Sources, start: int, finished: int) -> Chunk:
+def chunk_start(row: int) -> int:
+    """The first row of the chunk of `row`; -CHUNK_ROWS for -1."""
+    return row - row % CHUNK_ROWS
+
+
+def open_chunk(sources: Sources, scores: Scores, start: int) -> Chunk:
     """Phase one of the chunk that begins with row `start`."""
     stop = min(start + CHUNK_ROWS, len(sources.queries))
-    queries = sources.queries[start:stop]
-    tokens, _, dim = sources.values.shape
-    logits = queries.new_empty(tokens, finished, len(queries))
+    finished = bisect_left(scores.after, start)
+    tokens, capacity, dim = sources.values.shape
+    table = sources.queries.new_empty(tokens, stop - start, capacity + 1)
     if finished <= DIRECT_SOURCES:
-        for slot in range(finished):
-            torch.mul(
-                sources.values[:, slot].to(queries.dtype) @ queries.T,
-                sources.inverse_rms[:, slot, None],
-                out=logits[:, slot],
-            )
-        return Chunk(start, stop, finished, logits, None, None)
+        return Chunk(start, stop, finished, table, 0, None)
 
-    partial = queries.new_empty(tokens, len(queries), dim)
-    block = max(1, BLOCK_BYTES // (finished * dim * queries.element_size()))
+    logits = torch.stack([scores.between(sources, slot, start, stop) for slot in range(finished)], 1)
+    table[:, :, 0] = logits.logsumexp(1)
+    weights = logits.softmax(1).transpose(1, 2)
+    partial = weights.new_empty(tokens, stop - start, dim)
+    block = max(1, BLOCK_BYTES // (finished * dim * partial.element_size()))
     for rows in (slice(first, first + block) for first in range(0, tokens, block)):
-        values = sources.values[rows, :finished].to(queries.dtype)
-        scores = torch.bmm(values, queries.T.expand(len(values), -1, -1))
-        torch.mul(scores, sources.inverse_rms[rows, :finished, None], out=logits[rows])
-        torch.bmm(logits[rows].softmax(1).transpose(1, 2), values, out=partial[rows])
-    return Chunk(start, stop, finished, logits, partial, logits.logsumexp(1))
+        torch.bmm(weights[rows], sources.values[rows, :finished].to(partial.dtype), out=partial[rows])
+    return Chunk(start, stop, finished, table, finished, partial)
 
 
 def merge(
     chunk: Chunk,
     sources: Sources,
+    weights: Tensor,
     row: int,
     count: int,
-    private: list[tuple[Tensor, Tensor]],
-    stream: Tensor | None = None,
-    gate: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The read of one row.
+    private: list[Tensor],
+    stream: Tensor | None,
+) -> Tensor:
+    """stream + the weighted sum of what one row reads, [M, D].
 
     Args:
-        chunk: the row's chunk, scored up to `count`.
+        chunk: the row's chunk.
         sources: values, norms and queries.
+        weights: [M, n] of `partial` if there is one, the sources first .. count-1, and the private ones.
         row: row of the queries.
         count: sources that the row sees.
-        private: (values [M, D], logits [M]) of sources outside the history.
-        stream: [M, D], added to the read.
-        gate: scalar, scales the read.
-
-    Returns:
-        stream + gate * r [M, D], and the log-sum-exp [M] of all logits.
+        private: values [M, D] outside the history.
+        stream: [M, D] or None.
     """
-    column = row - chunk.start
-    first = 0 if chunk.partial is None else chunk.finished
-    logits = [] if chunk.log_sum is None else [chunk.log_sum[:, column]]
-    logits += [chunk.logits_of(slot)[:, column] for slot in range(first, count)]
-    logits += [logit for _, logit in private]
-    table = torch.stack(logits, dim=-1)
-    log_sum = table.logsumexp(-1)
-    weights = table.sub_(log_sum[:, None]).exp_()
-    if gate is not None:
-        weights *= gate
-
-    used, total = 0, stream
+    total, used = stream, 0
     if chunk.partial is not None:
-        total = _add_scaled(total, chunk.partial[:, column], weights[:, :1])
-        used = 1
-    if count > first:
-        values = sources.values[:, first:count].to(weights.dtype)
-        taken = weights[:, None, used : used + count - first]
+        total, used = _add_scaled(total, chunk.partial[:, row - chunk.start], weights[:, :1]), 1
+    if count > chunk.first:
+        values = sources.values[:, chunk.first : count].to(weights.dtype)
+        taken = weights[:, None, used : used + values.shape[1]]
         if total is None:
             total = torch.bmm(taken, values)[:, 0]
         elif total is stream:
             total = torch.baddbmm(total[:, None], taken, values)[:, 0]
         else:
             total[:, None].baddbmm_(taken, values)
-    for (value, _), weight in zip(private, weights[:, len(logits) - len(private) :].unbind(-1), strict=True):
-        total = _add_scaled(total, value, weight[:, None])
+    for i, value in enumerate(private, weights.shape[1] - len(private)):
+        total = _add_scaled(total, value, weights[:, i, None])
     assert total is not None
-    return total, log_sum
+    return total
 
 
 def _add_scaled(total: Tensor | None, value: Tensor, weight: Tensor) -> Tensor:

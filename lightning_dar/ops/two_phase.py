@@ -6,68 +6,39 @@ write passes on and every later read takes, makes autograd run a source's backwa
 used it.
 
     open ── token ── write 0 ── token ── write 1 ── token ── ...
-                        └─────── read ──────└─────── read
+                                  └── read            └── read
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lightning_dar.ops import chunk as chunks
-from lightning_dar.ops.chunk import Chunk, Sources, merge, open_chunk
-from lightning_dar.ops.chunk_backward import ChunkGradient, Gradients, collect_group
+from lightning_dar.ops.chunk import Chunk, Scores, Sources, chunk_start, merge, open_chunk
+from lightning_dar.ops.chunk_backward import Gradients
 from lightning_dar.ops.history import History, add_read
 from lightning_dar.ops.naive import depth_read
 from lightning_dar.ops.scores import inverse_rms, refuse_double_backward
 
 
-class Workspace:
-    """What the histories of one forward pass share; it goes with the last of them, not with autograd's graph."""
-
-    def __init__(self, source: Tensor, queries: Tensor, capacity: int):
-        tokens, dim = source.numel() // source.shape[-1], source.shape[-1]
-        self.shape = source.shape
-        self.sources = Sources(
-            source.new_empty(tokens, capacity, dim, requires_grad=False),
-            queries.new_empty(tokens, capacity),
-            queries.detach(),
-        )
-        self.passes = Passes()
-        self.chunk: Chunk | None = None
-        self.written = 0
-
-    def write(self, slot: int, source: Tensor, eps: float) -> None:
-        if slot < self.written and torch._C._current_graph_task_id() == -1:  # unless a checkpoint runs again
-            raise RuntimeError("a depth history was continued twice: two appends to the same history")
-        # Through `.data`: autograd counts versions of what it saves, and a slot is written before it is read.
-        self.sources.values.data[:, slot] = source
-        self.sources.inverse_rms.data[:, slot] = inverse_rms(source, eps, self.sources.queries.dtype)
-        self.written = max(self.written, slot + 1)
-
-    def chunk_of(self, row: int, after: tuple[int, ...]) -> Chunk:
-        """The chunk of `row`, scored for all sources; phase one is done anew where another chunk was open."""
-        if self.chunk is None or not self.chunk.start <= row < self.chunk.stop:
-            self.chunk = None
-            self.chunk = _open(self.sources, row, after)
-        self.chunk.extend(self.sources, len(after))
-        return self.chunk
-
-
-class Passes:
-    """The gradients of the backward pass that is running; nothing between passes."""
+class Tape:
+    """What the functions of one forward pass share: ints, and while a backward pass runs, its gradients."""
 
     def __init__(self) -> None:
+        self.after: list[int] = []  # by source, the row after which it was written
         self._task = -1
         self._gradients: Gradients | None = None
 
-    def current(self, sources: Sources) -> Gradients:
+    def gradients(self, sources: Sources) -> Gradients:
+        """Those of the backward pass that is running."""
         task = torch._C._current_graph_task_id()
         if self._gradients is None or self._task != task:
-            self._task, self._gradients = task, Gradients(torch.zeros_like(sources.queries))
+            self._task, self._gradients = task, Gradients(sources, self.after)
             torch.autograd.Variable._execution_engine.queue_callback(self._end)
         return self._gradients
 
@@ -75,35 +46,69 @@ class Passes:
         self._gradients = None
 
 
+class Workspace:
+    """What the histories of one forward pass share. It goes with the last of them, not with autograd's graph."""
+
+    def __init__(self, source: Tensor, queries: Tensor, capacity: int):
+        tokens, dim = source.numel() // source.shape[-1], source.shape[-1]
+        self.shape = source.shape
+        self.sources = Sources(
+            source.new_empty(tokens, capacity, dim, requires_grad=False),
+            queries.new_empty(tokens, capacity, requires_grad=False),
+            queries.detach(),
+        )
+        self.tape = Tape()
+        self.scores = Scores(self.tape.after)
+        self.chunk: Chunk | None = None
+
+    def write(self, slot: int, after: int, source: Tensor, eps: float) -> None:
+        written = self.tape.after
+        if slot == len(written):
+            written.append(after)
+        elif torch._C._current_graph_task_id() == -1 or written[slot] != after:  # not a checkpoint that runs again
+            raise RuntimeError("a depth history was continued twice: two appends to the same history")
+        # Through `.data`: autograd counts the versions of what it saves, but a slot is complete before it is read.
+        self.sources.values.data[:, slot] = source
+        self.sources.inverse_rms.data[:, slot] = inverse_rms(source, eps, self.sources.queries.dtype)
+
+    def chunk_of(self, row: int, count: int) -> Chunk:
+        """The chunk of `row`; phase one is done where another chunk was open."""
+        if count != bisect_left(self.tape.after, row):
+            raise RuntimeError(f"row {row} must read all that has been written before it, not an older history")
+        start = chunk_start(row)
+        if self.chunk is None or self.chunk.start != start:
+            self.chunk = None
+            self.chunk = open_chunk(self.sources, self.scores, start)
+        self.chunk.fill(self.sources, self.scores, count)
+        return self.chunk
+
+
 @dataclass(frozen=True)
 class TwoPhaseHistory(History):
-    """Sources in one buffer; `after[i]` is the row after which source i was written."""
+    """The first `count` sources of the workspace."""
 
-    queries: Tensor  # query * gain, at least fp32
+    max_sources: int
+    count: int = 0
     token: Tensor | None = None
-    capacity: int = 0
-    after: tuple[int, ...] = ()
     workspace: Workspace | None = None
 
     def __len__(self) -> int:
-        return len(self.after)
+        return self.count
 
     @torch.compiler.disable
     def append(self, source: Tensor, after: int = -1) -> History:
-        if after + 1 >= len(self.queries):
+        if after + 1 >= len(self.query):
             return self  # no row is left to read it
-        slot = len(self.after)
-        assert not self.after or after >= self.after[-1], "sources are written in the order of the rows"
-        if slot == self.capacity:
-            raise RuntimeError(f"the depth history was opened for {self.capacity} sources; set max_sources")
+        if self.count == self.max_sources:
+            raise RuntimeError(f"the depth history was opened for {self.max_sources} sources: set max_sources")
         workspace, token = self.workspace, self.token
         if workspace is None:
-            queries = self.queries.to(torch.promote_types(source.dtype, self.queries.dtype))
-            workspace = Workspace(source, queries, self.capacity)
+            dtype = torch.promote_types(torch.promote_types(self.query.dtype, source.dtype), torch.float32)
+            queries = self.query.to(dtype) * self.gain.to(dtype)
+            workspace = Workspace(source, queries, self.max_sources)
             token = _Open.apply(queries, workspace)
-        written = (*self.after, after)
-        token = _Write.apply(source, token, workspace, written, self.eps)
-        return replace(self, token=token, after=written, workspace=workspace)
+        token = _Write.apply(source, token, workspace, self.count, after, self.eps)
+        return replace(self, count=self.count + 1, token=token, workspace=workspace)
 
     @torch.compiler.disable
     def read(
@@ -118,49 +123,54 @@ class TwoPhaseHistory(History):
         private = [source for source in (null, current) if source is not None]
         if self.workspace is None:
             return add_read(depth_read(private, self.query[row], self.gain[row], self.eps), stream, gate)
-        return _Read.apply(stream, gate, self.token, self.workspace, row, self.after, self.eps, *private)
+        return _Read.apply(stream, gate, self.token, self.workspace, row, self.count, self.eps, *private)
 
     def _sources(self) -> tuple[Tensor, ...]:
         if self.workspace is None:
             return ()
-        values = self.workspace.sources.values[:, : len(self)]
+        values = self.workspace.sources.values[:, : self.count]
         return tuple(value.view(self.workspace.shape) for value in values.unbind(1))
 
 
 class _Open(torch.autograd.Function):
-    """The start of the token chain, so the last to run backward: hands over the gradient of all queries."""
+    """The start of the token chain, so the last to run backward: it hands over the gradient of all queries."""
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, workspace: Workspace) -> Tensor:
-        ctx.passes = workspace.passes
+        ctx.tape = workspace.tape
         ctx.save_for_backward(*workspace.sources)
         return queries.new_empty(0)
 
     @staticmethod
     def backward(ctx: Any, d_token: Tensor) -> tuple[Tensor | None, ...]:
-        return ctx.passes.current(Sources(*ctx.saved_tensors)).d_queries, None
+        return ctx.tape.gradients(Sources(*ctx.saved_tensors)).d_queries, None
 
 
 class _Write(torch.autograd.Function):
+    """Fills a slot. Its backward takes the gradient that the reads have left for it."""
+
     @staticmethod
     def forward(
-        ctx: Any, source: Tensor, token: Tensor, workspace: Workspace, after: tuple[int, ...], eps: float
+        ctx: Any, source: Tensor, token: Tensor, workspace: Workspace, slot: int, after: int, eps: float
     ) -> Tensor:
-        workspace.write(len(after) - 1, source.reshape(-1, source.shape[-1]), eps)
-        ctx.passes, ctx.after, ctx.shape = workspace.passes, after, source.shape
+        workspace.write(slot, after, source.reshape(-1, source.shape[-1]), eps)
+        ctx.tape, ctx.slot, ctx.shape = workspace.tape, slot, source.shape
         ctx.save_for_backward(*workspace.sources)
+        ctx.set_materialize_grads(False)
         return token.new_empty(0)
 
     @staticmethod
-    def backward(ctx: Any, d_token: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, d_token: Tensor | None) -> tuple[Tensor | None, ...]:
         refuse_double_backward("two_phase")
         sources = Sources(*ctx.saved_tensors)
-        gradients = ctx.passes.current(sources)
-        d_source = _write_backward(gradients, sources, ctx.after)
-        return d_source.to(sources.values.dtype).view(ctx.shape), None, None, None, None
+        d_source = ctx.tape.gradients(sources).take(sources, ctx.slot)
+        d_source = d_source.view(ctx.shape).to(sources.values.dtype) if ctx.needs_input_grad[0] else None
+        return d_source, None, None, None, None, None
 
 
 class _Read(torch.autograd.Function):
+    """stream + gate * r of one row, from the workspace and up to two private sources."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -169,128 +179,104 @@ class _Read(torch.autograd.Function):
         token: Tensor,
         workspace: Workspace,
         row: int,
-        after: tuple[int, ...],
+        count: int,
         eps: float,
         *private: Tensor,
     ) -> Tensor:
-        sources = workspace.sources
-        ctx.passes, ctx.row, ctx.after, ctx.eps = workspace.passes, row, after, eps
+        sources, chunk = workspace.sources, workspace.chunk_of(row, count)
+        ctx.tape, ctx.row, ctx.count, ctx.eps = workspace.tape, row, count, eps
         ctx.save_for_backward(*sources, gate, *private)
-        dtypes = {t.dtype for t in (sources.values, stream, *private) if t is not None}
-        out_dtype = sources.values.dtype
-        for dtype in dtypes:
-            out_dtype = torch.promote_types(out_dtype, dtype)
-        dtype = sources.queries.dtype
-        total, _ = merge(
-            workspace.chunk_of(row, after),
-            sources,
-            row,
-            len(after),
-            [(value, logit) for value, _, logit in _private(private, sources, row, eps)],
-            None if stream is None else stream.reshape(-1, stream.shape[-1]).to(dtype),
-            None if gate is None else gate.to(dtype),
-        )
-        return total.to(out_dtype).view(workspace.shape)
+
+        extra = _Private(private, sources, row, eps)
+        weights = _logits(chunk, row, count, extra).softmax(-1)
+        if gate is not None:
+            weights *= gate
+        flat = None if stream is None else stream.reshape(-1, stream.shape[-1]).to(weights.dtype)
+        total = merge(chunk, sources, weights, row, count, extra.values, flat)
+        if row + 1 == chunk.stop:
+            workspace.chunk = None
+        seen = [source for source in (stream, *private) if source is not None]
+        dtype = reduce(torch.promote_types, (source.dtype for source in seen), sources.values.dtype)
+        return total.to(dtype).view(workspace.shape)
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         refuse_double_backward("two_phase")
-        values, norms, queries, gate, *private = ctx.saved_tensors
-        sources = Sources(values, norms, queries)
-        dtype, row = queries.dtype, ctx.row
-        gradients = ctx.passes.current(sources)
-        gradient = _gradient_of(gradients, sources, row, ctx.after)
-
+        *parts, gate = ctx.saved_tensors[:4]
+        sources, row, count = Sources(*parts), ctx.row, ctx.count
+        gradients = ctx.tape.gradients(sources)
+        chunk = gradients.chunk_of(sources, row, count)
         flat = d_out.reshape(-1, d_out.shape[-1])
-        scored = _private(private, sources, row, ctx.eps)
-        read, log_sum = merge(
-            gradient.chunk, sources, row, len(ctx.after), [(value, logit) for value, _, logit in scored]
+        d_read = flat.to(sources.queries.dtype)
+
+        extra = _Private(ctx.saved_tensors[4:], sources, row, ctx.eps)
+        logits = _logits(chunk, row, count, extra)
+        log_weights = logits.log_softmax(-1)
+        gradients.log_sum[:, row] = logits[:, 0] - log_weights[:, 0]
+        weights = log_weights.exp_()
+        d_logits = _products(d_read, chunk, sources, row, count, extra)
+        mean = torch.linalg.vecdot(weights, d_logits)
+        gradients.mean[:, row] = mean
+        if gate is not None:
+            weights *= gate
+        d_logits.sub_(mean[:, None]).mul_(weights)
+
+        own = slice(chunk.column(chunk.finished), chunk.column(count))
+        gradients.put(chunk, row, flat, weights[:, own], d_logits[:, own], gate)
+        d_private = extra.backward(d_read, weights, d_logits, sources.queries[row], gradients.d_queries[row])
+        return (
+            d_out if ctx.needs_input_grad[0] else None,
+            None if gate is None else mean.sum(),
+            *(None,) * 5,
+            *(value.view(d_out.shape) for value in d_private),
         )
-        d_read = flat.to(dtype)
-        mean = (d_read * read).sum(-1)
-        scale = None if gate is None else gate.to(dtype)
-        gradient.put(row, flat, mean, log_sum, scale)
-
-        d_private: list[Tensor] = []
-        for value, norm, logit in scored:
-            weight = (logit - log_sum).exp_()
-            if scale is not None:
-                weight *= scale
-            grad = (d_read * value).sum(-1).sub_(mean).mul_(weight)
-            shrink = grad * logit * norm.square() / -value.shape[-1]
-            grad = grad * norm
-            gradients.d_queries[row].addmv_(value.T, grad)
-            d_value = d_read * weight[:, None]
-            d_value.addcmul_(grad[:, None], queries[row])
-            d_value.addcmul_(shrink[:, None], value)
-            d_private.append(d_value.view(d_out.shape))
-        d_gate = None if gate is None else mean.sum()
-        d_stream = d_out if ctx.needs_input_grad[0] else None
-        return d_stream, d_gate, None, None, None, None, None, *d_private
 
 
-def _open(sources: Sources, row: int, after: tuple[int, ...]) -> Chunk:
-    start = row - row % chunks.CHUNK_ROWS
-    return open_chunk(sources, start, sum(written < start for written in after))
+class _Private:
+    """Sources that only one row sees: values [M, D], inverse RMS [M], logits [M]."""
+
+    def __init__(self, private: tuple[Tensor, ...], sources: Sources, row: int, eps: float):
+        query = sources.queries[row]
+        self.values = [source.reshape(-1, source.shape[-1]).to(query.dtype) for source in private]
+        self.norms = [inverse_rms(value, eps, query.dtype) for value in self.values]
+        self.logits = [
+            torch.mv(value, query).mul_(norm) for value, norm in zip(self.values, self.norms, strict=True)
+        ]
+
+    def backward(
+        self, d_read: Tensor, weights: Tensor, d_logits: Tensor, query: Tensor, d_query: Tensor
+    ) -> list[Tensor]:
+        """dv of each; weights and d_logits [M, n] end with theirs; `d_query` is added to."""
+        grads = []
+        for i, (value, norm, logit) in enumerate(zip(self.values, self.norms, self.logits, strict=True)):
+            column = weights.shape[1] - len(self.values) + i
+            d_logit = d_logits[:, column]
+            d_score = d_logit * norm
+            shrink = (d_logit * logit).mul_(norm.square()).div_(-value.shape[-1])
+            d_query.addmv_(value.T, d_score)
+            d_value = d_read * weights[:, column, None]
+            d_value.addcmul_(d_score[:, None], query).addcmul_(value, shrink[:, None])
+            grads.append(d_value)
+        return grads
 
 
-def _private(
-    private: Any, sources: Sources, row: int, eps: float
-) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Values [M, D], inverse RMS [M] and logits [M] of the sources that only one row sees."""
-    dtype = sources.queries.dtype
-    scored = []
-    for source in private:
-        value = source.reshape(-1, source.shape[-1]).to(dtype)
-        norm = inverse_rms(value, eps, dtype)
-        scored.append((value, norm, (value @ sources.queries[row]) * norm))
-    return scored
+def _logits(chunk: Chunk, row: int, count: int, extra: _Private) -> Tensor:
+    """[M, n] of all that the row reads: `partial` if there is one, sources, private sources."""
+    logits = chunk.table[:, row - chunk.start, : chunk.column(count)]
+    if not extra.logits:
+        return logits
+    return torch.cat([logits, *(logit[:, None] for logit in extra.logits)], -1)
 
 
-def _gradient_of(
-    gradients: Gradients, sources: Sources, row: int, after: tuple[int, ...]
-) -> ChunkGradient:
-    start = row - row % chunks.CHUNK_ROWS
-    if start not in gradients.chunks:
-        for gradient in gradients.chunks.values():
-            gradient.chunk.partial = gradient.chunk.log_sum = None
-        gradients.chunks[start] = ChunkGradient(_open(sources, row, after))
-    gradient = gradients.chunks[start]
-    gradient.chunk.extend(sources, len(after))
-    return gradient
-
-
-def _write_backward(gradients: Gradients, sources: Sources, after: tuple[int, ...]) -> Tensor:
-    """The gradient [M, D] of the last source of `after`; adds its part to that of the queries."""
-    slot, row = len(after) - 1, after[-1]
-    start = row - row % chunks.CHUNK_ROWS
-    group = gradients.group
-    if group is None or not group.first <= slot < group.stop:
-        first = sum(written < start for written in after)
-        stop = max(gradients.chunks, default=start) + chunks.CHUNK_ROWS
-        later = [gradients.chunks.get(s) for s in range(start + chunks.CHUNK_ROWS, stop, chunks.CHUNK_ROWS)]
-        group = gradients.group = collect_group(first, slot + 1, sources, later)
-    own = gradients.chunks.get(start)
-
-    j = slot - group.first
-    value = sources.values[:, slot].to(sources.queries.dtype)
-    norm = sources.inverse_rms[:, slot]
-    d_value, shrink = group.d_values[:, j], group.shrink[:, j]
-    d_scores = []
-    if own is not None and row + 1 < own.chunk.stop and slot < own.chunk.finished + len(own.chunk.recent):
-        column = row + 1 - start
-        logits = own.chunk.logits_of(slot)[:, None, column:]
-        d_own = d_value[:, None].contiguous()
-        grad = own.collect(value[:, None], logits, column, d_own)[:, 0]
-        d_value = d_own[:, 0]
-        shrink = shrink + (grad * logits[:, 0]).sum(-1)
-        d_scores.append(grad * norm[:, None])
-    if group.d_scores is not None:
-        d_scores.append(group.d_scores[:, j])
-    if d_scores:
-        d_score = torch.cat(d_scores, -1)
-        stop = max(g.chunk.stop for g in gradients.chunks.values())
-        span = slice(stop - d_score.shape[-1], stop)
-        d_value = d_value.addmm(d_score, sources.queries[span])
-        gradients.d_queries[span].addmm_(d_score.T, value)
-    return d_value.addcmul(value, (shrink * norm.square() / -value.shape[-1])[:, None])
+def _products(
+    d_read: Tensor, chunk: Chunk, sources: Sources, row: int, count: int, extra: _Private
+) -> Tensor:
+    """dout . v [M, n] of all that the row reads, in the order of `_logits`."""
+    products = []
+    if chunk.partial is not None:
+        products.append(torch.linalg.vecdot(d_read, chunk.partial[:, row - chunk.start])[:, None])
+    if count > chunk.first:
+        values = sources.values[:, chunk.first : count].to(d_read.dtype)
+        products.append(torch.bmm(d_read[:, None], values.transpose(1, 2))[:, 0])
+    products += [torch.linalg.vecdot(d_read, value)[:, None] for value in extra.values]
+    return torch.cat(products, -1)
