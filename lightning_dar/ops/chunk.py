@@ -20,6 +20,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lightning_dar.ops.scores import add_weighted
+
 CHUNK_ROWS = 12
 DIRECT_SOURCES = 4
 """Up to so many finished sources are read at each row: phase one would write and read as much."""
@@ -93,8 +95,8 @@ def chunk_start(row: int) -> int:
     return row - row % CHUNK_ROWS
 
 
-def open_chunk(sources: Sources, scores: Scores, start: int) -> Chunk:
-    """Phase one of the chunk that begins with row `start`."""
+def open_chunk(sources: Sources, scores: Scores, start: int, before: Chunk | None) -> Chunk:
+    """Phase one of the chunk that begins with row `start`, in the memory of the one that was open before."""
     stop = min(start + CHUNK_ROWS, len(sources.queries))
     finished = bisect_left(scores.after, start)
     tokens, capacity, dim = sources.values.shape
@@ -105,7 +107,9 @@ def open_chunk(sources: Sources, scores: Scores, start: int) -> Chunk:
     logits = torch.stack([scores.between(sources, slot, start, stop) for slot in range(finished)], 1)
     table[:, :, 0] = logits.logsumexp(1)
     weights = logits.softmax(1).transpose(1, 2)
-    partial = weights.new_empty(tokens, stop - start, dim)
+    shape = (tokens, stop - start, dim)
+    reuse = before is not None and before.partial is not None and before.partial.shape == shape
+    partial = before.partial if reuse else weights.new_empty(shape)
     block = max(1, BLOCK_BYTES // (finished * dim * partial.element_size()))
     for rows in (slice(first, first + block) for first in range(0, tokens, block)):
         torch.bmm(weights[rows], sources.values[rows, :finished].to(partial.dtype), out=partial[rows])
@@ -132,23 +136,17 @@ def merge(
         private: values [M, D] outside the history.
         stream: [M, D] or None.
     """
-    total, used = stream, 0
+    total, column = stream, chunk.column(chunk.finished if chunk.partial is not None else 0)
     if chunk.partial is not None:
-        total, used = _add_scaled(total, chunk.partial[:, row - chunk.start], weights[:, :1]), 1
+        total = add_weighted(total, weights, chunk.partial[:, row - chunk.start, None])
     if count > chunk.first:
         values = sources.values[:, chunk.first : count].to(weights.dtype)
-        taken = weights[:, None, used : used + values.shape[1]]
-        if total is None:
-            total = torch.bmm(taken, values)[:, 0]
-        elif total is stream:
-            total = torch.baddbmm(total[:, None], taken, values)[:, 0]
+        taken = weights[:, column : column + values.shape[1]]
+        if chunk.partial is not None and values.shape[1] > 1:
+            total[:, None].baddbmm_(taken[:, None], values)
         else:
-            total[:, None].baddbmm_(taken, values)
+            total = add_weighted(total, taken, values)
     for i, value in enumerate(private, weights.shape[1] - len(private)):
-        total = _add_scaled(total, value, weights[:, i, None])
+        total = add_weighted(total, weights[:, i, None], value[:, None])
     assert total is not None
     return total
-
-
-def _add_scaled(total: Tensor | None, value: Tensor, weight: Tensor) -> Tensor:
-    return value * weight if total is None else torch.addcmul(total, value, weight)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from lightning_dar.ops.chunk import CHUNK_ROWS, Chunk, Scores, Sources, chunk_start, open_chunk
+from lightning_dar.ops.scores import add_weighted
 
 
 @dataclass
@@ -68,8 +69,7 @@ class Gradients:
         """The chunk of `row`, phase one done again."""
         start = chunk_start(row)
         if self.chunk is None or self.chunk.start != start:
-            self.chunk = None
-            self.chunk = open_chunk(sources, self.scores, start)
+            self.chunk = open_chunk(sources, self.scores, start, self.chunk)
         self.chunk.fill(sources, self.scores, count)
         return self.chunk
 
@@ -114,11 +114,8 @@ class Gradients:
         if column < CHUNK_ROWS and rows is not None:
             rows.settle(column)
             own = slot - rows.finished
-            weights, d_out = rows.weights[:, None, own, column:], rows.d_out[:, column:].to(value.dtype)
-            if d_value is None:
-                d_value = torch.bmm(weights, d_out)[:, 0]
-            else:
-                d_value = torch.baddbmm(d_value[:, None], weights, d_out)[:, 0]
+            d_out = rows.d_out[:, column:].to(value.dtype)
+            d_value = add_weighted(d_value, rows.weights[:, own, column:], d_out)
             d_logits.insert(0, rows.d_logits[:, own, column:])
         if d_value is None:
             return torch.zeros_like(value)
@@ -147,7 +144,10 @@ class Gradients:
         weights = logits.sub_(self.log_sum[:, None, later:stop]).exp_()
         if self.gate is not None:
             weights *= self.gate[later:stop]
-        d_values, products = None, []
+        d_values = None if self.group is None else self.group.d_values  # its memory; every source has taken its part
+        if d_values is None or d_values.shape != values.shape:
+            d_values = values.new_empty(values.shape)
+        fresh, products = True, []
         for s in range(later, stop, CHUNK_ROWS):
             rows = self.rows.get(s)
             if rows is None:
@@ -156,7 +156,8 @@ class Gradients:
             rows.settle()
             d_out = rows.d_out.to(values.dtype)
             part = weights[:, :, s - later : s - later + d_out.shape[1]]
-            d_values = torch.bmm(part, d_out) if d_values is None else d_values.baddbmm_(part, d_out)
+            d_values.baddbmm_(part, d_out, beta=0 if fresh else 1)
+            fresh = False
             products.append(torch.bmm(values, d_out.transpose(1, 2)))
         d_logits = torch.cat(products, -1).sub_(self.mean[:, None, later:stop]).mul_(weights)
         return Group(first, last + 1, d_values, d_logits)

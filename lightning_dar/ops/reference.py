@@ -1,8 +1,6 @@
-"""Histories that keep their sources by reference: the naive read, and flash-linear-attention's kernel."""
+"""The `naive` backend: the sources by reference, stacked at every read."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 from torch import Tensor
 

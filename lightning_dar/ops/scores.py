@@ -10,6 +10,23 @@ def inverse_rms(source: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     return norm.square_().div_(source.shape[-1]).add_(eps).rsqrt_()
 
 
+def add_weighted(total: Tensor | None, weights: Tensor, values: Tensor) -> Tensor:
+    """total [M, D] + sum_k weights [M, k] values [M, k, D], as a new tensor."""
+    if values.shape[1] == 1:  # PyTorch's bmm takes a slow path for one small vector
+        weight, value = weights[:, :1], values[:, 0]
+        return value * weight if total is None else torch.addcmul(total, value, weight)
+    if total is None:
+        return torch.bmm(weights[:, None], values)[:, 0]
+    return torch.baddbmm(total[:, None], weights[:, None], values)[:, 0]
+
+
+def dots(vector: Tensor, values: Tensor) -> Tensor:
+    """vector [M, D] . values [M, k, D] -> [M, k]."""
+    if values.shape[1] == 1:
+        return torch.linalg.vecdot(vector, values[:, 0])[:, None]
+    return torch.bmm(vector[:, None], values.transpose(1, 2))[:, 0]
+
+
 def refuse_double_backward(backend: str) -> None:
     """Called first in a backward: autograd records there only if a second derivative is wanted."""
     if torch.is_grad_enabled():

@@ -23,7 +23,7 @@ from lightning_dar.ops.chunk import Chunk, Scores, Sources, chunk_start, merge, 
 from lightning_dar.ops.chunk_backward import Gradients
 from lightning_dar.ops.history import History, add_read
 from lightning_dar.ops.naive import depth_read
-from lightning_dar.ops.scores import inverse_rms, refuse_double_backward
+from lightning_dar.ops.scores import dots, inverse_rms, refuse_double_backward
 
 
 class Tape:
@@ -77,8 +77,7 @@ class Workspace:
             raise RuntimeError(f"row {row} must read all that has been written before it, not an older history")
         start = chunk_start(row)
         if self.chunk is None or self.chunk.start != start:
-            self.chunk = None
-            self.chunk = open_chunk(self.sources, self.scores, start)
+            self.chunk = open_chunk(self.sources, self.scores, start, self.chunk)
         self.chunk.fill(self.sources, self.scores, count)
         return self.chunk
 
@@ -193,8 +192,6 @@ class _Read(torch.autograd.Function):
             weights *= gate
         flat = None if stream is None else stream.reshape(-1, stream.shape[-1]).to(weights.dtype)
         total = merge(chunk, sources, weights, row, count, extra.values, flat)
-        if row + 1 == chunk.stop:
-            workspace.chunk = None
         seen = [source for source in (stream, *private) if source is not None]
         dtype = reduce(torch.promote_types, (source.dtype for source in seen), sources.values.dtype)
         return total.to(dtype).view(workspace.shape)
@@ -274,9 +271,9 @@ def _products(
     """dout . v [M, n] of all that the row reads, in the order of `_logits`."""
     products = []
     if chunk.partial is not None:
-        products.append(torch.linalg.vecdot(d_read, chunk.partial[:, row - chunk.start])[:, None])
+        products.append(dots(d_read, chunk.partial[:, row - chunk.start, None]))
     if count > chunk.first:
         values = sources.values[:, chunk.first : count].to(d_read.dtype)
-        products.append(torch.bmm(d_read[:, None], values.transpose(1, 2))[:, 0])
-    products += [torch.linalg.vecdot(d_read, value)[:, None] for value in extra.values]
+        products.append(dots(d_read, values))
+    products += [dots(d_read, value[:, None]) for value in extra.values]
     return torch.cat(products, -1)

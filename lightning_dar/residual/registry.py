@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from lightning_dar.errors import UsageError
-from lightning_dar.ops import DepthRead
+from lightning_dar.ops import DepthRead, require_depth_read
 from lightning_dar.residual.base import Residual, Shape
 
 ENTRY_POINT_GROUP = "lightning_dar.residuals"
@@ -98,9 +98,10 @@ def build_residual(config: ResidualConfig, shape: Shape, plugin: str | None = No
     """The strategy with its options checked against its own signature; parameters are not initialised yet.
 
     Raises:
-        UsageError: unknown name, unknown option, or an option of the wrong type or range.
+        UsageError: unknown name, unknown option, a depth_read that cannot run here, or an option of the wrong type or range.
     """
     cls = residual_class(config.name, plugin)
+    require_depth_read(config.depth_read)
     return cls(replace(shape, depth_read=config.depth_read), **_checked_options(config, cls))
 
 
