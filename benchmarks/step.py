@@ -68,7 +68,11 @@ class Entry:
         if self.strategy == REFERENCE:
             model, logits = _reference(setting)
         else:
-            config = ResidualConfig(name=self.strategy, options=self.options, depth_read="auto" if self.backend == "none" else self.backend)
+            config = ResidualConfig(
+                name=self.strategy,
+                options=self.options,
+                depth_read="auto" if self.backend == "none" else self.backend,
+            )
             model = build_transformer(resolve_config(**setting.sizes()), config)
             logits = model
         model.to(setting.device, getattr(torch, setting.dtype))

@@ -62,7 +62,8 @@ def open_history(
     """
     require_depth_read(backend)
     chosen = "two_phase" if backend == "auto" else backend
-    _log_choice(backend, chosen)
+    if not torch.compiler.is_compiling():
+        _log_choice(backend, chosen)
     if chosen == "two_phase":
         return TwoPhaseHistory(query, gain, eps, max_sources=max_sources or len(query))
     return _BY_REFERENCE[chosen](query, gain, eps)

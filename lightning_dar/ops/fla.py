@@ -13,9 +13,7 @@ from lightning_dar.ops.history import ReferenceHistory, add_read
 class FlaHistory(ReferenceHistory):
     """Sources by reference, read by `fla.ops.attnres.fused_attnres`."""
 
-    def _read(
-        self, sources: tuple[Tensor, ...], row: int, stream: Tensor | None, gate: Tensor | None
-    ) -> Tensor:
+    def _read(self, sources: tuple[Tensor, ...], row: int, stream: Tensor | None, gate: Tensor | None) -> Tensor:
         from fla.ops.attnres import fused_attnres
 
         dtype = reduce(torch.promote_types, (source.dtype for source in sources))  # the kernel takes one

@@ -25,9 +25,7 @@ class FusedHistory(ReferenceHistory):
     """Sources by reference, read by one function."""
 
     @torch.compiler.disable
-    def _read(
-        self, sources: tuple[Tensor, ...], row: int, stream: Tensor | None, gate: Tensor | None
-    ) -> Tensor:
+    def _read(self, sources: tuple[Tensor, ...], row: int, stream: Tensor | None, gate: Tensor | None) -> Tensor:
         return _Read.apply(stream, gate, self.query[row], self.gain[row], self.eps, *sources)
 
 

@@ -89,18 +89,14 @@ class ReferenceHistory(History):
     ) -> Tensor:
         return self._read(with_private(self.sources, null, current), row, stream, gate)
 
-    def _read(
-        self, sources: tuple[Tensor, ...], row: int, stream: Tensor | None, gate: Tensor | None
-    ) -> Tensor:
+    def _read(self, sources: tuple[Tensor, ...], row: int, stream: Tensor | None, gate: Tensor | None) -> Tensor:
         raise NotImplementedError
 
     def _sources(self) -> tuple[Tensor, ...]:
         return self.sources
 
 
-def with_private(
-    sources: tuple[Tensor, ...], null: Tensor | None, current: Tensor | None
-) -> tuple[Tensor, ...]:
+def with_private(sources: tuple[Tensor, ...], null: Tensor | None, current: Tensor | None) -> tuple[Tensor, ...]:
     """All that a read sees: the null source first, the current one last."""
     return (*(() if null is None else (null,)), *sources, *(() if current is None else (current,)))
 

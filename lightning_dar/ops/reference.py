@@ -11,7 +11,5 @@ from lightning_dar.ops.naive import depth_read
 class NaiveHistory(ReferenceHistory):
     """Stacks the sources at every read. Slow, O(S^2) bytes held for backward, differentiable any number of times."""
 
-    def _read(
-        self, sources: tuple[Tensor, ...], row: int, stream: Tensor | None, gate: Tensor | None
-    ) -> Tensor:
+    def _read(self, sources: tuple[Tensor, ...], row: int, stream: Tensor | None, gate: Tensor | None) -> Tensor:
         return add_read(depth_read(sources, self.query[row], self.gain[row], self.eps), stream, gate)

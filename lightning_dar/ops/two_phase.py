@@ -12,6 +12,7 @@ used it.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -199,14 +200,14 @@ class _Read(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         refuse_double_backward("two_phase")
-        *parts, gate = ctx.saved_tensors[:4]
-        sources, row, count = Sources(*parts), ctx.row, ctx.count
+        values, norms, queries, gate, *private = ctx.saved_tensors  # a checkpoint unpacks them once
+        sources, row, count = Sources(values, norms, queries), ctx.row, ctx.count
         gradients = ctx.tape.gradients(sources)
         chunk = gradients.chunk_of(sources, row, count)
         flat = d_out.reshape(-1, d_out.shape[-1])
         d_read = flat.to(sources.queries.dtype)
 
-        extra = _Private(ctx.saved_tensors[4:], sources, row, ctx.eps)
+        extra = _Private(private, sources, row, ctx.eps)
         logits = _logits(chunk, row, count, extra)
         log_weights = logits.log_softmax(-1)
         gradients.log_sum[:, row] = logits[:, 0] - log_weights[:, 0]
@@ -232,13 +233,11 @@ class _Read(torch.autograd.Function):
 class _Private:
     """Sources that only one row sees: values [M, D], inverse RMS [M], logits [M]."""
 
-    def __init__(self, private: tuple[Tensor, ...], sources: Sources, row: int, eps: float):
+    def __init__(self, private: Sequence[Tensor], sources: Sources, row: int, eps: float):
         query = sources.queries[row]
         self.values = [source.reshape(-1, source.shape[-1]).to(query.dtype) for source in private]
         self.norms = [inverse_rms(value, eps, query.dtype) for value in self.values]
-        self.logits = [
-            torch.mv(value, query).mul_(norm) for value, norm in zip(self.values, self.norms, strict=True)
-        ]
+        self.logits = [torch.mv(value, query).mul_(norm) for value, norm in zip(self.values, self.norms, strict=True)]
 
     def backward(
         self, d_read: Tensor, weights: Tensor, d_logits: Tensor, query: Tensor, d_query: Tensor
@@ -265,9 +264,7 @@ def _logits(chunk: Chunk, row: int, count: int, extra: _Private) -> Tensor:
     return torch.cat([logits, *(logit[:, None] for logit in extra.logits)], -1)
 
 
-def _products(
-    d_read: Tensor, chunk: Chunk, sources: Sources, row: int, count: int, extra: _Private
-) -> Tensor:
+def _products(d_read: Tensor, chunk: Chunk, sources: Sources, row: int, count: int, extra: _Private) -> Tensor:
     """dout . v [M, n] of all that the row reads, in the order of `_logits`."""
     products = []
     if chunk.partial is not None:

@@ -65,9 +65,7 @@ class AdditiveResidual(RoutedResidual):
         """
         super().__init__(shape, num_reads=shape.num_sites, query_init=query_init)
         self.gate = nn.Parameter(torch.empty(shape.num_sites)) if gate == "alpha" else None
-        self.null_source = (
-            nn.Parameter(torch.empty(shape.num_sites, shape.hidden_size)) if null_source else None
-        )
+        self.null_source = nn.Parameter(torch.empty(shape.num_sites, shape.hidden_size)) if null_source else None
 
     def reset_parameters(self) -> None:
         super().reset_parameters()

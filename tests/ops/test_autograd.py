@@ -277,9 +277,7 @@ def test_the_choice_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="lightning_dar"):
         model(ids_of())
         model(ids_of())
-    assert [r.getMessage() for r in caplog.records] == [
-        "depth reads: two_phase (model.residual.depth_read is auto)"
-    ]
+    assert [r.getMessage() for r in caplog.records] == ["depth reads: two_phase (model.residual.depth_read is auto)"]
 
 
 def _checkpointed(function):

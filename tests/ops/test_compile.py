@@ -17,8 +17,9 @@ def _result(model: torch.nn.Module, parameters: dict[str, torch.nn.Parameter]):
 
 def _model(strategy: str, backend: str) -> torch.nn.Module:
     torch.manual_seed(0)
+    options = {"num_blocks": 2} if strategy == "attnres" else {}
     config = resolve_config(vocab_size=23, hidden_size=16, num_layers=3, num_heads=2, intermediate_size=24)
-    return build_transformer(config, ResidualConfig(name=strategy, depth_read=backend))
+    return build_transformer(config, ResidualConfig(name=strategy, options=options, depth_read=backend))
 
 
 @pytest.mark.parametrize("strategy", ["delta-sublayer", "attnres"])
