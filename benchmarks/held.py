@@ -18,7 +18,7 @@ def held_bytes(forward: Callable[[], Tensor], owned: Iterable[Tensor]) -> int:
         owned: parameters and inputs, which live anyway.
     """
     gc.collect()
-    known = {_storage(tensor) for tensor in owned} | _alive()
+    before = [*owned, *_tensors()]  # kept, so that no address is used again
     saved: dict[int, Tensor] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -31,16 +31,12 @@ def held_bytes(forward: Callable[[], Tensor], owned: Iterable[Tensor]) -> int:
     sizes = {pointer: tensor.untyped_storage().nbytes() for pointer, tensor in saved.items()}
     for tensor in _tensors():
         sizes.setdefault(_storage(tensor), tensor.untyped_storage().nbytes())
-    sizes.pop(_storage(loss), None)
+    known = {_storage(tensor) for tensor in [*before, loss]}
     return sum(size for pointer, size in sizes.items() if pointer not in known)
 
 
-def _alive() -> set[int]:
-    return {_storage(tensor) for tensor in _tensors()}
-
-
 def _tensors() -> list[Tensor]:
-    return [item for item in gc.get_objects() if isinstance(item, Tensor)]
+    return [item for item in gc.get_objects() if issubclass(type(item), Tensor)]
 
 
 def _storage(tensor: Tensor) -> int:

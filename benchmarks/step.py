@@ -4,8 +4,9 @@
         --strategies standard,delta-sublayer,delta-block,attnres --backends naive,fused,two_phase --json
 
 Every round times each entry once, between two steps of `standard`; a ratio is the mean of those two over the entry's
-own time, and the median over the rounds is what is printed. Peak memory is that of a process of its own. The vocabulary is
-small (1,024) so that the head does not drown what is measured; the loss is the mean cross entropy of all tokens.
+own time, and the median over the rounds is what is printed. Peak memory is that of a process of its own. The
+vocabulary is small (1,024) so that the head does not drown what is measured; the loss is the mean cross entropy
+of all tokens.
 """
 
 from __future__ import annotations

@@ -1,14 +1,5 @@
 """Residual strategies: one file each, found by name."""
 
-# Importing a strategy registers it; the order is the order in which they are listed.
-from lightning_dar.residual import (
-    attnres,
-    cumulative_additive,
-    cumulative_replacement,
-    delta_block,
-    delta_sublayer,
-    standard,
-)
 from lightning_dar.residual.base import Residual, Shape
 from lightning_dar.residual.registry import (
     ResidualConfig,
@@ -17,6 +8,10 @@ from lightning_dar.residual.registry import (
     load_plugins,
     register_residual,
 )
+
+# Importing a strategy registers it; the order is the order in which they are listed.
+from lightning_dar.residual import standard, attnres, delta_sublayer, delta_block  # noqa: E402, F401, I001
+from lightning_dar.residual import cumulative_additive, cumulative_replacement  # noqa: E402, F401, I001
 
 __all__ = [
     "Residual",

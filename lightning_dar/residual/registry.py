@@ -98,7 +98,8 @@ def build_residual(config: ResidualConfig, shape: Shape, plugin: str | None = No
     """The strategy with its options checked against its own signature; parameters are not initialised yet.
 
     Raises:
-        UsageError: unknown name, unknown option, a depth_read that cannot run here, or an option of the wrong type or range.
+        UsageError: unknown name, unknown option, an option of the wrong type or range, or a depth_read that cannot
+            run here.
     """
     cls = residual_class(config.name, plugin)
     require_depth_read(config.depth_read)

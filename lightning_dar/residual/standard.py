@@ -1,9 +1,9 @@
 """`standard`: the plain pre-norm residual stream.
 
-x_s = h_s        h_{s+1} = h_s + y_s
+    x_s = h_s        h_{s+1} = h_s + y_s
 
-h ──┬── f_s ── + ──> h
-    └──────────┘
+    h ──┬── f_s ── + ──> h
+        └──────────┘
 """
 
 from torch import Tensor
