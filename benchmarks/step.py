@@ -227,9 +227,10 @@ def main() -> None:
             print(f"{key(entry)}\n{profile(entry, setting)}")
         return
 
+    peaks = [measure_peak_mb(entry, setting) for entry in entries]  # first: a child starts at its parent's peak
     timed = measure_throughput(entries, setting, args.rounds, lambda text: print(text, file=sys.stderr))
     standard_bytes = measure_held(Entry(STANDARD, "none"), setting)
-    for entry in entries:
+    for entry, peak in zip(entries, peaks, strict=True):
         row = {
             "strategy": entry.strategy,
             "backend": entry.backend,
@@ -237,7 +238,7 @@ def main() -> None:
             "hidden_size": setting.hidden_size,
             "throughput_vs_standard": timed[key(entry)]["throughput_vs_standard"],
             "held_bytes_vs_standard": round(measure_held(entry, setting) / standard_bytes, 4),
-            "peak_rss_mb": round(measure_peak_mb(entry, setting), 1),
+            "peak_rss_mb": round(peak, 1),
             "tokens_per_second": timed[key(entry)]["tokens_per_second"],
         }
         print(json.dumps(row) if args.json else "  ".join(f"{name} {value}" for name, value in row.items()))

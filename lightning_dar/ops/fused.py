@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from lightning_dar.ops.history import ReferenceHistory
-from lightning_dar.ops.scores import inverse_rms, refuse_double_backward
+from lightning_dar.ops.scores import full_precision, inverse_rms, refuse_double_backward
 
 
 class FusedHistory(ReferenceHistory):
@@ -31,6 +31,7 @@ class FusedHistory(ReferenceHistory):
 
 class _Read(torch.autograd.Function):
     @staticmethod
+    @full_precision
     def forward(
         ctx: Any,
         stream: Tensor | None,
@@ -58,6 +59,7 @@ class _Read(torch.autograd.Function):
         return total.to(out_dtype)
 
     @staticmethod
+    @full_precision
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         refuse_double_backward("fused")
         gate, query, gain, *sources = ctx.saved_tensors

@@ -1,5 +1,10 @@
 """Pieces that the hand-written backends share."""
 
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import wraps
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -25,6 +30,20 @@ def dots(vector: Tensor, values: Tensor) -> Tensor:
     if values.shape[1] == 1:
         return torch.linalg.vecdot(vector, values[:, 0])[:, None]
     return torch.bmm(vector[:, None], values.transpose(1, 2))[:, 0]
+
+
+def full_precision(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Keeps autocast, which would round every product, out of an autograd function's forward or backward."""
+
+    @wraps(function)
+    def wrapped(*args: Any) -> Any:
+        with ExitStack() as stack:
+            for device in ("cpu", "cuda"):
+                if torch.is_autocast_enabled(device):
+                    stack.enter_context(torch.autocast(device, enabled=False))
+            return function(*args)
+
+    return wrapped
 
 
 def refuse_double_backward(backend: str) -> None:

@@ -24,7 +24,7 @@ from lightning_dar.ops.chunk import Chunk, Scores, Sources, chunk_start, merge, 
 from lightning_dar.ops.chunk_backward import Gradients
 from lightning_dar.ops.history import History, add_read
 from lightning_dar.ops.naive import depth_read
-from lightning_dar.ops.scores import dots, inverse_rms, refuse_double_backward
+from lightning_dar.ops.scores import dots, full_precision, inverse_rms, refuse_double_backward
 
 
 class Tape:
@@ -136,12 +136,14 @@ class _Open(torch.autograd.Function):
     """The start of the token chain, so the last to run backward: it hands over the gradient of all queries."""
 
     @staticmethod
+    @full_precision
     def forward(ctx: Any, queries: Tensor, workspace: Workspace) -> Tensor:
         ctx.tape = workspace.tape
         ctx.save_for_backward(*workspace.sources)
         return queries.new_empty(0)
 
     @staticmethod
+    @full_precision
     def backward(ctx: Any, d_token: Tensor) -> tuple[Tensor | None, ...]:
         return ctx.tape.gradients(Sources(*ctx.saved_tensors)).d_queries, None
 
@@ -150,6 +152,7 @@ class _Write(torch.autograd.Function):
     """Fills a slot. Its backward takes the gradient that the reads have left for it."""
 
     @staticmethod
+    @full_precision
     def forward(
         ctx: Any, source: Tensor, token: Tensor, workspace: Workspace, slot: int, after: int, eps: float
     ) -> Tensor:
@@ -160,6 +163,7 @@ class _Write(torch.autograd.Function):
         return token.new_empty(0)
 
     @staticmethod
+    @full_precision
     def backward(ctx: Any, d_token: Tensor | None) -> tuple[Tensor | None, ...]:
         refuse_double_backward("two_phase")
         sources = Sources(*ctx.saved_tensors)
@@ -172,6 +176,7 @@ class _Read(torch.autograd.Function):
     """stream + gate * r of one row, from the workspace and up to two private sources."""
 
     @staticmethod
+    @full_precision
     def forward(
         ctx: Any,
         stream: Tensor | None,
@@ -198,6 +203,7 @@ class _Read(torch.autograd.Function):
         return total.to(dtype).view(workspace.shape)
 
     @staticmethod
+    @full_precision
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         refuse_double_backward("two_phase")
         values, norms, queries, gate, *private = ctx.saved_tensors  # a checkpoint unpacks them once

@@ -85,6 +85,17 @@ def test_bf16_is_as_near_to_the_truth_as_naive(backend: str, pattern: str) -> No
         assert distance(found[name], exact) <= 1.1 * distance(naive[name], exact), name
 
 
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("backend", FAST)
+def test_autocast_does_not_round_the_read(chunk_rows, backend: str, pattern: str) -> None:
+    chunk_rows(5, 2)
+    problem = make(17)
+    wanted = run(problem, pattern, "naive")
+    with torch.autocast("cpu", torch.bfloat16):
+        assert (problem.query @ problem.query.T).dtype == torch.bfloat16
+        assert_same(run(problem, pattern, backend), wanted, 1e-5)
+
+
 @pytest.mark.parametrize("backend", FAST)
 def test_saturated_softmax(chunk_rows, backend: str) -> None:
     chunk_rows(4, 2)
