@@ -3,12 +3,13 @@
 import importlib
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from importlib.metadata import entry_points
 from typing import Any, get_args, get_type_hints
 
 from lightning_dar.errors import UsageError
+from lightning_dar.ops import DepthRead, require_depth_read
 from lightning_dar.residual.base import Residual, Shape
 
 ENTRY_POINT_GROUP = "lightning_dar.residuals"
@@ -23,10 +24,13 @@ class ResidualConfig:
     Args:
         name: a registered name, such as standard, attnres, delta-sublayer or delta-block.
         options: the strategy's own options, such as {num_blocks: 4}; unset ones keep their defaults.
+        depth_read: how the depth history is read: auto, naive (the reference: slow, large), fused, two_phase, or fla
+            (flash-linear-attention's kernel, CUDA only). They compute the same.
     """
 
     name: str = "delta-sublayer"
     options: dict[str, Any] = field(default_factory=dict)
+    depth_read: DepthRead = "auto"
 
 
 def register_residual(name: str) -> Callable[[type[Residual]], type[Residual]]:
@@ -94,10 +98,12 @@ def build_residual(config: ResidualConfig, shape: Shape, plugin: str | None = No
     """The strategy with its options checked against its own signature; parameters are not initialised yet.
 
     Raises:
-        UsageError: unknown name, unknown option, or an option of the wrong type or range.
+        UsageError: unknown name, unknown option, an option of the wrong type or range, or a depth_read that cannot
+            run here.
     """
     cls = residual_class(config.name, plugin)
-    return cls(shape, **_checked_options(config, cls))
+    require_depth_read(config.depth_read)
+    return cls(replace(shape, depth_read=config.depth_read), **_checked_options(config, cls))
 
 
 def _checked_options(config: ResidualConfig, cls: type[Residual]) -> dict[str, Any]:
