@@ -12,14 +12,20 @@ FORMAT = 1
 
 
 def describe(
-    config: TransformerConfig, residual: Residual, residual_config: ResidualConfig, tokenizer: Any = None
+    config: TransformerConfig,
+    residual: Residual,
+    residual_config: ResidualConfig,
+    tokenizer: str | None = None,
+    hf_config: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Architecture, strategy with options, the module that registers it, and the tokenizer as its own JSON text."""
+    """Architecture, strategy with options, the module that registers it, the tokenizer as its own JSON text, and the
+    `config.json` of the model that this one comes from."""
     return {
         "format": FORMAT,
         "version": __version__,
         "architecture": asdict(config),
         "residual": {"name": residual_config.name, "options": residual_config.options},  # any depth read will do
         "plugin": type(residual).__module__,
-        "tokenizer": None if tokenizer is None else tokenizer.to_json(),
+        "tokenizer": tokenizer,
+        "hf_config": hf_config,
     }

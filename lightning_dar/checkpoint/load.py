@@ -1,61 +1,254 @@
-"""Opening checkpoints: Lightning's single files."""
+"""Opening any checkpoint: what it says of itself, and its tensors under our names.
 
+FILE.ckpt                                     Lightning's single file
+FOLDER/meta.pt, .metadata, *.distcp           Lightning's sharded folder
+FOLDER/lightning_dar.json, model.safetensors  written by `convert`
+FOLDER/config.json, *.safetensors             of others: see `families.py`
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
-from lightning_dar.checkpoint.description import DESCRIPTION_KEY, FORMAT
+from lightning_dar.checkpoint.description import DESCRIPTION_KEY, FORMAT, describe
+from lightning_dar.checkpoint.families import Renamed
+from lightning_dar.checkpoint.hf_config import read_config
+from lightning_dar.checkpoint.safetensors_files import SafetensorsFiles, file_inside, read_json_object
+from lightning_dar.checkpoint.sharded import META_FILE, ShardedTensors
+from lightning_dar.checkpoint.tensors import InMemory, TensorInfo, Tensors
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.model import Transformer, TransformerConfig, build_transformer
 from lightning_dar.residual import ResidualConfig
 
 MODEL_PREFIX = "model."
+DESCRIPTION_FILE = "lightning_dar.json"
+CONFIG_FILE = "config.json"
+TOKENIZER_FILE = "tokenizer.json"
+GENERATION_FILE = "generation_config.json"
+CARRIED = (  # files that say how to use a model
+    TOKENIZER_FILE,
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    GENERATION_FILE,
+)
 
 
-def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """The whole checkpoint, its tensors mapped from the file and read only when used.
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """An opened checkpoint. Nothing but its description has been read.
+
+    Attributes:
+        path: where it lies.
+        description: as `describe` makes it.
+        tensors: the parameters of a `Transformer`.
+        content: what else Lightning saved in it: hyperparameters, settings of data and trainer.
+        files: tokenizer and other files that go with the model, by name.
+    """
+
+    path: Path
+    description: dict[str, Any]
+    tensors: Tensors
+    content: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, Path] = field(default_factory=dict)
+
+    @property
+    def config(self) -> TransformerConfig:
+        return TransformerConfig(**self.description["architecture"])
+
+    @property
+    def residual(self) -> ResidualConfig:
+        return ResidualConfig(**self.description["residual"])
+
+    @property
+    def seq_len(self) -> int | None:
+        """Tokens a window in training, where it is known."""
+        return self.content.get("datamodule_hyper_parameters", {}).get("seq_len")
+
+    @property
+    def resumable(self) -> bool:
+        """Whether training can go on from it, optimizer and all."""
+        return "loops" in self.content
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """Ids that end a text, by the `config.json` and `generation_config.json` that came with the model."""
+        found: list[int] = []
+        configs = [self.description.get("hf_config") or {}]
+        if GENERATION_FILE in self.files:
+            configs.append(read_json_object(self.files[GENERATION_FILE]))
+        for config in configs:
+            ids = config.get("eos_token_id")
+            found += ids if isinstance(ids, list) else [ids]
+        return tuple(number for number in found if isinstance(number, int))
+
+    def build(self) -> Transformer:
+        """The transformer on the meta device: shapes only."""
+        return build_on_meta(self.config, self.residual, self.description["plugin"])
+
+
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """Opens a checkpoint of any kind.
 
     Raises:
-        UsageError: no such file.
-        DataError: not a checkpoint of this project, or a damaged one.
+        UsageError: no such path, or a strategy whose plugin is not loaded (named).
+        DataError: no checkpoint, a damaged one, one that could run code, or one that our model cannot express.
     """
     path = Path(path)
     if not path.exists():
         raise UsageError(f"checkpoint '{path}' does not exist")
-    if not path.is_file():
-        raise DataError(f"checkpoint '{path}' is a folder: give the .ckpt file in it")
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (RuntimeError, UnpicklingError, EOFError, ValueError, KeyError, OSError) as error:
-        raise DataError(f"'{path}' is no checkpoint, or a damaged one: give a .ckpt file of a finished save") from error
-    if not isinstance(checkpoint, dict) or DESCRIPTION_KEY not in checkpoint or "state_dict" not in checkpoint:
-        raise DataError(f"'{path}' was not written by lightning_dar: it has no '{DESCRIPTION_KEY}' entry")
-    if checkpoint[DESCRIPTION_KEY]["format"] > FORMAT:
-        raise DataError(f"'{path}' was written by a later lightning_dar ({checkpoint[DESCRIPTION_KEY]['version']})")
-    return checkpoint
+    if path.is_file():
+        return _checked(_lightning_file(path))
+    for name, opener in KINDS.items():
+        if (path / name).exists():
+            return _checked(opener(path))
+    raise DataError(f"'{path}' is a folder without {', '.join(KINDS)}: give a model's folder, or the .ckpt file in it")
 
 
 def load_model(path: str | Path) -> Transformer:
-    """The model of a checkpoint, on the CPU, in evaluation mode.
+    """The model of a checkpoint of any kind, on the CPU, in evaluation mode, in the dtypes that it is saved in.
 
     Raises:
-        UsageError: no such file, or a strategy whose plugin is not loaded (named).
-        DataError: not a checkpoint of this project, or a damaged one.
+        UsageError: no such path, or a strategy whose plugin is not loaded (named).
+        DataError: no checkpoint, a damaged one, one that could run code, or one that our model cannot express.
     """
-    checkpoint = read_checkpoint(path)
-    description = checkpoint[DESCRIPTION_KEY]
-    with torch.device("meta"):
-        model = build_transformer(
-            TransformerConfig(**description["architecture"]),
-            ResidualConfig(**description["residual"]),
-            description["plugin"],
-        )
-    weights = {
-        key.removeprefix(MODEL_PREFIX): tensor
-        for key, tensor in checkpoint["state_dict"].items()
-        if key.startswith(MODEL_PREFIX)
-    }
-    model.load_state_dict(weights, assign=True)
+    checkpoint = open_checkpoint(path)
+    model = checkpoint.build()
+    load_weights(model, checkpoint)
     return model.eval()
+
+
+def load_weights(model: Transformer, checkpoint: Checkpoint) -> None:
+    """Fills a model on the meta device; one on a device keeps its dtypes and takes the values.
+
+    Raises:
+        DataError: tensors that the model does not have, or the other way round; all of them, at once.
+    """
+    state = model.state_dict()
+    found, wanted = set(checkpoint.tensors.infos), set(state)
+    if found != wanted:
+        problems = [
+            *(f"missing {n}" for n in sorted(wanted - found)),
+            *(f"unknown {n}" for n in sorted(found - wanted)),
+        ]
+        raise DataError(f"'{checkpoint.path}': the tensors do not fit its description: {'; '.join(problems)}")
+    for name, info in checkpoint.tensors.infos.items():
+        if tuple(state[name].shape) != info.shape:
+            raise DataError(f"'{checkpoint.path}': {name} has shape {info.shape}, not {tuple(state[name].shape)}")
+        if state[name].is_meta:
+            model.load_state_dict({name: checkpoint.tensors.read(name)}, strict=False, assign=True)
+        else:
+            state[name].copy_(checkpoint.tensors.read(name))
+
+
+def build_on_meta(config: TransformerConfig, residual: ResidualConfig, plugin: str | None = None) -> Transformer:
+    """A transformer of shapes only."""
+    with torch.device("meta"), _WithoutDraws():
+        return build_transformer(config, residual, plugin)
+
+
+class _WithoutDraws(TorchFunctionMode):
+    """Leaves out drawing random numbers. On the meta device nothing is drawn anyway, but pretending to loads the
+    compiler's half of torch: 150 MB and seconds."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in ("normal_", "uniform_", "kaiming_uniform_"):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+def tensor_infos(model: Transformer) -> dict[str, TensorInfo]:
+    return {name: TensorInfo(tuple(tensor.shape), tensor.dtype) for name, tensor in model.state_dict().items()}
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """All of Lightning's single file, its tensors mapped from it and read only when used. Raises DataError."""
+    content = _load(Path(path))
+    if "state_dict" not in content:
+        raise DataError(f"'{path}' holds no weights")
+    return content
+
+
+def _checked(checkpoint: Checkpoint) -> Checkpoint:
+    try:
+        num_layers = checkpoint.config.num_layers
+        checkpoint.residual, checkpoint.description["plugin"], checkpoint.description["tokenizer"]
+    except (TypeError, ValueError, KeyError) as error:
+        raise DataError(f"'{checkpoint.path}': its description is damaged ({error})") from error
+    if num_layers > len(checkpoint.tensors.infos):
+        raise DataError(f"'{checkpoint.path}': {num_layers} layers, but {len(checkpoint.tensors.infos)} tensors")
+    return checkpoint
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (RuntimeError, UnpicklingError, EOFError, ValueError, KeyError, OSError) as error:
+        raise DataError(f"'{path}' is no checkpoint, or a damaged one: give a .ckpt file of a finished save") from error
+    if not isinstance(content, dict) or DESCRIPTION_KEY not in content:
+        raise DataError(f"'{path}' was not written by lightning_dar: it has no '{DESCRIPTION_KEY}' entry")
+    _check_format(path, content[DESCRIPTION_KEY])
+    return content
+
+
+def _check_format(path: Path, description: Mapping[str, Any]) -> None:
+    if description.get("format", FORMAT + 1) > FORMAT:
+        raise DataError(f"'{path}' was written by a later lightning_dar ({description.get('version')})")
+
+
+def _lightning_file(path: Path) -> Checkpoint:
+    content = read_checkpoint(path)
+    weights = content.pop("state_dict")
+    names = {name: name.removeprefix(MODEL_PREFIX) for name in weights if name.startswith(MODEL_PREFIX)}
+    tensors = InMemory({short: weights[name] for name, short in names.items()})
+    return Checkpoint(path=path, description=content[DESCRIPTION_KEY], tensors=tensors, content=content)
+
+
+def _sharded_folder(folder: Path) -> Checkpoint:
+    content = _load(file_inside(folder, META_FILE))
+    tensors = ShardedTensors(folder, f"state_dict.{MODEL_PREFIX}")
+    return Checkpoint(path=folder, description=content[DESCRIPTION_KEY], tensors=tensors, content=content)
+
+
+def _converted_folder(folder: Path) -> Checkpoint:
+    description = read_json_object(file_inside(folder, DESCRIPTION_FILE))
+    _check_format(folder, description)
+    files = _carried(folder)
+    description["tokenizer"] = _tokenizer(files)
+    content, tensors = description.pop("settings", {}), SafetensorsFiles(folder)
+    return Checkpoint(path=folder, description=description, tensors=tensors, content=content, files=files)
+
+
+def _foreign_folder(folder: Path) -> Checkpoint:
+    hf = read_json_object(file_inside(folder, CONFIG_FILE))
+    try:
+        config, residual = read_config(hf)
+    except DataError as error:
+        raise DataError(f"{folder}: {error}") from error
+    tensors, files = SafetensorsFiles(folder), _carried(folder)
+    model = build_on_meta(config, residual)
+    description = describe(config, model.residual, residual, _tokenizer(files), hf)
+    tensors = Renamed(tensors, hf["model_type"], config.num_layers, tensor_infos(model))
+    return Checkpoint(path=folder, description=description, tensors=tensors, files=files)
+
+
+KINDS = {META_FILE: _sharded_folder, DESCRIPTION_FILE: _converted_folder, CONFIG_FILE: _foreign_folder}
+
+
+def _carried(folder: Path) -> dict[str, Path]:
+    return {name: file_inside(folder, name) for name in CARRIED if (folder / name).exists()}
+
+
+def _tokenizer(files: Mapping[str, Path]) -> str | None:
+    return files[TOKENIZER_FILE].read_text(encoding="utf-8") if TOKENIZER_FILE in files else None

@@ -1,39 +1,57 @@
 """The command-line settings that a checkpoint carries."""
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
-from lightning_dar.checkpoint.description import DESCRIPTION_KEY
+from lightning_dar.checkpoint.load import Checkpoint
+from lightning_dar.data.tokenizer import BYTES_JSON
 
 TRAINER_KEY = "lightning_dar_trainer"
+DATA_KEY = "datamodule_hyper_parameters"
+MODEL_KEY = "hyper_parameters"
 
 
-def settings_of(checkpoint: dict[str, Any], resume: bool) -> dict[str, Any]:
+def settings_of(checkpoint: Checkpoint, resume: bool) -> dict[str, Any]:
     """A config for LightningCLI: `model`, `data` and precision; to resume, all of the trainer's set-up."""
-    description = checkpoint[DESCRIPTION_KEY]
+    content, model = checkpoint.content, checkpoint.content.get(MODEL_KEY, {})
     settings = {
         "model": {
-            **description["architecture"],
-            "residual": description["residual"],
-            "optimizer": checkpoint["hyper_parameters"]["optimizer"],
+            **checkpoint.description["architecture"],
+            "residual": checkpoint.description["residual"],
+            **{key: model[key] for key in ("optimizer", "freeze_base") if key in model},
         },
-        "data": _plain(checkpoint.get("datamodule_hyper_parameters", {})),
+        "data": _plain(content.get(DATA_KEY, {})),
     }
-    saved = checkpoint.get(TRAINER_KEY, {})
+    saved = content.get(TRAINER_KEY, {})
     if resume:
         return settings | saved
     return settings | {"trainer": {"precision": saved.get("trainer", {}).get("precision")}}
 
 
-def own_tokenizer(checkpoint: dict[str, Any], folder: Path = Path("data/tokenizers")) -> str | None:
+def portable_settings(content: dict[str, Any]) -> dict[str, Any]:
+    """The part of a checkpoint's settings that a converted one keeps, as JSON has it: optimizer, data, precision."""
+    kept = {}
+    if "optimizer" in content.get(MODEL_KEY, {}):
+        kept[MODEL_KEY] = {"optimizer": content[MODEL_KEY]["optimizer"]}
+    if DATA_KEY in content:
+        kept[DATA_KEY] = _plain(content[DATA_KEY])
+    if TRAINER_KEY in content:
+        kept[TRAINER_KEY] = {"trainer": {"precision": content[TRAINER_KEY].get("trainer", {}).get("precision")}}
+    return json.loads(json.dumps(kept))
+
+
+def own_tokenizer(checkpoint: Checkpoint, folder: Path = Path("data/tokenizers")) -> str | None:
     """Lays the checkpoint's own tokenizer as a file and returns its path, for other text than it was trained on.
 
-    None where the checkpoint has none, or one that needs no file (`bytes`).
+    None where the checkpoint has none; `bytes` needs no file.
     """
-    text = checkpoint[DESCRIPTION_KEY]["tokenizer"]
-    if text is None or checkpoint.get("datamodule_hyper_parameters", {}).get("tokenizer") == "bytes":
+    text = checkpoint.description["tokenizer"]
+    if text is None:
         return None
+    if text == BYTES_JSON:
+        return "bytes"
     path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from lightning_dar.errors import DataError, UsageError
 
 END_TOKENS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<|im_end|>")
 _NUM_BYTES = 256
-_BYTES_JSON = '{"type": "bytes"}'
+BYTES_JSON = '{"type": "bytes"}'
 
 
 class Tokenizer:
@@ -27,7 +27,7 @@ class Tokenizer:
         """Raises DataError where `json_text` is no tokenizer, or has none of `END_TOKENS`."""
         self._json = json_text
         self.hash = hashlib.sha256(json_text.encode()).hexdigest()
-        if json_text == _BYTES_JSON:
+        if json_text == BYTES_JSON:
             self._backend = None
             self.vocab_size, self.end_id = _NUM_BYTES + 1, _NUM_BYTES
             return
@@ -58,6 +58,17 @@ class Tokenizer:
         if self._backend is None:
             return [list(text.encode()) for text in texts]
         return [row.ids for row in self._backend.encode_batch(list(texts), add_special_tokens=False)]
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """As the model's own tools encode a prompt: special tokens are recognised, and added where its template has
+        some (a first token, say)."""
+        if self._backend is None:
+            return self.encode(text)
+        self._backend.encode_special_tokens = False
+        try:
+            return self._backend.encode(text, add_special_tokens=True).ids
+        finally:
+            self._backend.encode_special_tokens = True
 
     def decode(self, ids: Sequence[int]) -> str:
         """Special tokens, the end token among them, decode to nothing."""
@@ -93,7 +104,7 @@ def load_tokenizer(spec: str) -> Tokenizer:
         DataError: the file is missing, is no tokenizer, or has no end token.
     """
     if spec == "bytes":
-        return Tokenizer(_BYTES_JSON)
+        return Tokenizer(BYTES_JSON)
     path = Path(spec).expanduser()
     path = path / "tokenizer.json" if path.is_dir() else path
     try:

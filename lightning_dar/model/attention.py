@@ -6,23 +6,26 @@ from torch import Tensor, nn
 
 from lightning_dar.model.attention_backends import attend
 from lightning_dar.model.config import TransformerConfig
+from lightning_dar.model.kv_cache import KVCache
 from lightning_dar.model.rope import apply_rope
 
 
 class Context(NamedTuple):
-    """What every sublayer of one forward shares: rotary angles and the attention mask."""
+    """What every sublayer of one forward shares: rotary angles, the attention mask, and what came before."""
 
     cos: Tensor
     sin: Tensor
     mask: Any
+    cache: KVCache | None = None
 
 
 class Attention(nn.Module):
-    """Causal attention of the normed input; `num_inputs` 3 takes query, key and value inputs apart."""
+    """Causal attention of the normed input; `num_inputs` 3 takes query, key and value inputs apart. `layer` is the
+    place of its keys and values in a cache."""
 
-    def __init__(self, config: TransformerConfig, *, pre_norm: bool = True, num_inputs: int = 1):
+    def __init__(self, config: TransformerConfig, *, layer: int = 0, pre_norm: bool = True, num_inputs: int = 1):
         super().__init__()
-        self.backend, self.head_dim = config.attention_backend, config.head_dim
+        self.backend, self.head_dim, self.layer = config.attention_backend, config.head_dim, layer
         hidden, bias = config.hidden_size, config.qkv_bias
 
         def norm(size: int, wanted: bool) -> nn.Module:
@@ -46,6 +49,8 @@ class Attention(nn.Module):
         k = self.k_norm(self.k_proj(key_in).unflatten(-1, heads))
         v = self.v_proj(value_in).unflatten(-1, heads)
         q, k = apply_rope(q, context.cos, context.sin), apply_rope(k, context.cos, context.sin)
+        if context.cache is not None:
+            k, v = context.cache.append(self.layer, k, v)
         return self.o_proj(attend(q, k, v, context.mask, self.backend).flatten(-2))
 
     def _normed(self, x: Tensor | tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:

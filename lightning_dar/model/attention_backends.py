@@ -18,12 +18,7 @@ def require_backend(backend: str) -> None:
         return
     if not torch.cuda.is_available():
         raise UsageError("model.attention_backend: xformers needs a CUDA GPU and none was found; use sdpa")
-    try:
-        import xformers.ops  # noqa: F401
-    except ImportError as error:
-        raise UsageError(
-            f"model.attention_backend: xformers cannot be imported ({error}); install it, or use sdpa"
-        ) from error
+    _xformers()
 
 
 def document_mask(document_ids: Tensor | None, backend: str) -> Any:
@@ -45,42 +40,51 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Any, backend: str) -> Tensor:
     """Causal attention with grouped heads.
 
     Args:
-        q: [B, T, H, head_dim].
-        k: [B, T, K, head_dim], H a multiple of K.
-        v: [B, T, K, head_dim].
-        mask: from `document_mask`.
-        backend: `sdpa` or `xformers`.
+        q: [B, T, H, head_dim], the newest T of S tokens (S = T without a cache).
+        k: [B, S, K, head_dim], H a multiple of K.
+        v: [B, S, K, head_dim].
+        mask: from `document_mask`, its last T rows.
+        backend: `sdpa`, or `xformers` where S = T.
 
     Returns:
         [B, T, H, head_dim].
     """
-    if backend == "xformers":
+    queries, keys = q.shape[1], k.shape[1]
+    if backend == "xformers" and queries == keys:
         return _attend_xformers(q, k, v, mask)
+    if mask is None and 1 < queries < keys:
+        mask = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)
     out = F.scaled_dot_product_attention(
         q.transpose(1, 2),
         k.transpose(1, 2),
         v.transpose(1, 2),
         attn_mask=mask,
-        is_causal=mask is None,
+        is_causal=mask is None and queries == keys,
         enable_gqa=q.shape[2] != k.shape[2],
     )
     return out.transpose(1, 2)
 
 
-def _xformers_bias(document_ids: Tensor) -> Any:
-    from xformers.ops.fmha.attn_bias import BlockDiagonalCausalMask
+def _xformers() -> Any:
+    try:
+        import xformers.ops
+    except ImportError as error:
+        raise UsageError(
+            f"model.attention_backend: xformers cannot be imported ({error}); install it, or use sdpa"
+        ) from error
+    return xformers.ops
 
+
+def _xformers_bias(document_ids: Tensor) -> Any:
     starts = torch.ones_like(document_ids, dtype=torch.bool)
     starts[:, 1:] = document_ids[:, 1:] != document_ids[:, :-1]
     first = starts.flatten().nonzero().flatten()
-    lengths = torch.diff(first, append=first.new_tensor([document_ids.numel()]))
-    return BlockDiagonalCausalMask.from_seqlens(lengths.tolist(), device=document_ids.device)
+    lengths = torch.diff(first, append=first.new_tensor([document_ids.numel()])).tolist()
+    return _xformers().fmha.attn_bias.BlockDiagonalCausalMask.from_seqlens(lengths, device=document_ids.device)
 
 
 def _attend_xformers(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
-    from xformers.ops import memory_efficient_attention
-    from xformers.ops.fmha.attn_bias import LowerTriangularMask
-
+    ops = _xformers()
     batch, seq_len, heads, head_dim = q.shape
     groups = k.shape[2]
     shape = (batch, seq_len, groups, heads // groups, head_dim)
@@ -88,5 +92,5 @@ def _attend_xformers(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
     k, v = k[:, :, :, None].expand(shape), v[:, :, :, None].expand(shape)
     if mask is not None:  # xformers keeps documents apart along one long sequence
         q, k, v = (x.reshape(1, batch * seq_len, *shape[2:]) for x in (q, k, v))
-    out = memory_efficient_attention(q, k, v, attn_bias=LowerTriangularMask() if mask is None else mask)
-    return out.reshape(batch, seq_len, heads, head_dim)
+    bias = ops.fmha.attn_bias.LowerTriangularMask() if mask is None else mask
+    return ops.memory_efficient_attention(q, k, v, attn_bias=bias).reshape(batch, seq_len, heads, head_dim)

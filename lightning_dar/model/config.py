@@ -1,5 +1,6 @@
 """The architecture's settings, and the presets with the sizes of the paper's runs."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -7,6 +8,34 @@ from lightning_dar.errors import UsageError
 
 AttentionBackend = Literal["sdpa", "xformers"]
 Preset = Literal["220m", "533m", "1044m", "7.6b", "qwen3-0.6b"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RopeScaling:
+    """Llama 3's stretching of the rotary embeddings, for contexts longer than those of the pretraining.
+
+    Args:
+        factor: low frequencies are divided by this.
+        low_freq_factor: frequencies that turn fewer times than this over the original context are low.
+        high_freq_factor: those that turn more often than this stay as they are; between the two, a blend.
+        original_max_positions: tokens of the original context.
+    """
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_positions: int
+
+    def __post_init__(self) -> None:
+        for name in ("factor", "low_freq_factor", "original_max_positions"):
+            value = getattr(self, name)
+            if not 0 < value < math.inf:
+                raise UsageError(f"model.rope_scaling.{name}={value}: must be positive")
+        if not self.low_freq_factor < self.high_freq_factor < math.inf:
+            raise UsageError(
+                f"model.rope_scaling.high_freq_factor={self.high_freq_factor}: must be above "
+                f"low_freq_factor={self.low_freq_factor}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +54,7 @@ class TransformerConfig:
     intermediate_size: int
     norm_eps: float = 1e-6
     rope_theta: float = 10_000.0
+    rope_scaling: RopeScaling | None = None
     qk_norm: bool = True
     qkv_bias: bool = False
     tie_embeddings: bool = True
@@ -32,6 +62,8 @@ class TransformerConfig:
     attention_backend: AttentionBackend = "sdpa"
 
     def __post_init__(self) -> None:
+        if isinstance(self.rope_scaling, dict):  # as checkpoints keep it
+            object.__setattr__(self, "rope_scaling", RopeScaling(**self.rope_scaling))
         for name in (
             "vocab_size",
             "hidden_size",
@@ -88,6 +120,7 @@ def resolve_config(
     intermediate_size: int | None = None,
     norm_eps: float | None = None,
     rope_theta: float | None = None,
+    rope_scaling: RopeScaling | None = None,
     qk_norm: bool | None = None,
     qkv_bias: bool | None = None,
     tie_embeddings: bool | None = None,
@@ -107,6 +140,7 @@ def resolve_config(
         intermediate_size: width of the SwiGLU MLP; default: 4 x hidden_size.
         norm_eps: epsilon of every RMSNorm; default 1e-6.
         rope_theta: base of the rotary embeddings; default 10000.
+        rope_scaling: Llama 3's stretching of the rotary embeddings; default: none.
         qk_norm: RMSNorm on queries and keys; default true.
         qkv_bias: bias on the query, key and value projections; default false.
         tie_embeddings: the head shares the embedding's weight; default true.

@@ -1,19 +1,42 @@
 """Rotary position embeddings, in the half-split layout of Llama and Qwen."""
 
+import math
+
 import torch
 from torch import Tensor
 
+from lightning_dar.model.config import RopeScaling
 
-def rope_angles(seq_len: int, head_dim: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosines and sines, each fp32 [T, 1, head_dim], of positions 0 .. T-1.
+
+def rope_angles(
+    seq_len: int,
+    head_dim: int,
+    theta: float,
+    device: torch.device,
+    *,
+    scaling: RopeScaling | None = None,
+    start: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Cosines and sines, each fp32 [T, 1, head_dim], of positions start .. start + T - 1.
 
     Computed anew each forward (a few kilobytes), so that the model has no buffer to lose on the meta device.
     """
     exponent = torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim
-    position = torch.arange(seq_len, device=device, dtype=torch.float32)
-    angle = torch.outer(position, theta**-exponent)
+    frequency = theta**-exponent  # radians per token
+    if scaling is not None:
+        frequency = _scaled(frequency, scaling)
+    position = torch.arange(start, start + seq_len, device=device, dtype=torch.float32)
+    angle = torch.outer(position, frequency)
     angle = torch.cat([angle, angle], dim=-1)[:, None, :]
     return angle.cos(), angle.sin()
+
+
+def _scaled(frequency: Tensor, scaling: RopeScaling) -> Tensor:
+    """Low frequencies divided by `factor`, high ones kept, a linear blend between (Llama 3.1)."""
+    turns = scaling.original_max_positions * frequency / (2 * math.pi)
+    kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    kept = kept.clamp(0, 1)
+    return kept * frequency + (1 - kept) * frequency / scaling.factor
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

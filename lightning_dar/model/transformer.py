@@ -9,9 +9,10 @@ from lightning_dar.errors import UsageError
 from lightning_dar.model.attention import Attention, Context
 from lightning_dar.model.attention_backends import document_mask, require_backend
 from lightning_dar.model.config import TransformerConfig
+from lightning_dar.model.kv_cache import KVCache
 from lightning_dar.model.mlp import MLP
 from lightning_dar.model.rope import rope_angles
-from lightning_dar.residual import Residual, ResidualConfig, Shape, build_residual
+from lightning_dar.residual.base import Residual
 
 
 class Transformer(nn.Module):
@@ -25,9 +26,10 @@ class Transformer(nn.Module):
         self.config = config
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
         sublayers: list[nn.Module] = []
-        for _ in range(config.num_layers):
-            sublayers.append(Attention(config, pre_norm=residual.pre_norm, num_inputs=residual.attention_inputs))
-            sublayers.append(MLP(config, pre_norm=residual.pre_norm))
+        wired = {"pre_norm": residual.pre_norm}
+        for layer in range(config.num_layers):
+            sublayers.append(Attention(config, layer=layer, num_inputs=residual.attention_inputs, **wired))
+            sublayers.append(MLP(config, **wired))
         self.sublayers = nn.ModuleList(sublayers)
         self.residual = residual
         self.norm = nn.RMSNorm(config.hidden_size, config.norm_eps)
@@ -41,22 +43,22 @@ class Transformer(nn.Module):
         *,
         head: Callable[[Tensor, Tensor], Tensor] = F.linear,
         residual: Residual | None = None,
+        cache: KVCache | None = None,
     ) -> Tensor:
         """Logits [B, T, V], or whatever `head` makes of the hidden states.
 
         Args:
             input_ids: int [B, T].
-            document_ids: int [B, T]; where given, tokens attend within their own document only.
+            document_ids: int [B, T]; where given, tokens attend within their own document only. With a cache, of
+                all tokens seen, [B, cache.length + T].
             head: (hidden states [B, T, D], head weight [V, D]) -> result. It runs inside the forward, where a
                 sharded weight is whole; a loss passed here never needs all logits at once.
             residual: wires the same sublayers by another strategy, for this call: a probe around the model's
                 own, or `standard` to compare with.
+            cache: the tokens before `input_ids`; these are added to it.
         """
-        config = self.config
         residual = self.residual if residual is None else residual
-        cos, sin = rope_angles(input_ids.shape[1], config.head_dim, config.rope_theta, input_ids.device)
-        context = Context(cos, sin, document_mask(document_ids, config.attention_backend))
-
+        context = self._context(input_ids, document_ids, cache)
         state = residual.start(self.embed(input_ids))
         for site, sublayer in enumerate(self.sublayers):
             x = residual.read(state, site)
@@ -64,6 +66,14 @@ class Transformer(nn.Module):
             state = residual.write(state, y, site)
         hidden = self.norm(residual.finish(state))
         return head(hidden, self.embed.weight if self.head is None else self.head.weight)
+
+    def _context(self, input_ids: Tensor, document_ids: Tensor | None, cache: KVCache | None) -> Context:
+        config, seq_len, seen = self.config, input_ids.shape[1], 0 if cache is None else cache.length
+        cos, sin = rope_angles(
+            seq_len, config.head_dim, config.rope_theta, input_ids.device, scaling=config.rope_scaling, start=seen
+        )
+        mask = document_mask(document_ids, "sdpa" if seen else config.attention_backend)
+        return Context(cos, sin, mask[..., -seq_len:, :] if seen and mask is not None else mask, cache)
 
     def init_weights(self) -> None:
         """Matrices normal with `init_std`, biases zero, norms one; then the strategy's own parameters."""
@@ -76,18 +86,3 @@ class Transformer(nn.Module):
                     if getattr(module, "bias", None) is not None:
                         nn.init.zeros_(module.bias)
         self.residual.reset_parameters()
-
-
-def build_transformer(config: TransformerConfig, residual: ResidualConfig, plugin: str | None = None) -> Transformer:
-    """A transformer with the named strategy, initialised from the global random state.
-
-    Args:
-        config: the architecture.
-        residual: strategy name and options.
-        plugin: the module that registered the strategy where a checkpoint was written, for the error.
-
-    Raises:
-        UsageError: sizes, strategy or options that cannot work.
-    """
-    shape = Shape(num_layers=config.num_layers, hidden_size=config.hidden_size, eps=config.norm_eps)
-    return Transformer(config, build_residual(residual, shape, plugin))

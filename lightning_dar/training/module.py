@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from lightning_dar.checkpoint.description import DESCRIPTION_KEY, describe
+from lightning_dar.checkpoint.load import Checkpoint, load_weights, open_checkpoint
 from lightning_dar.errors import DataError, UsageError
-from lightning_dar.model import Transformer, build_transformer, resolve_config
+from lightning_dar.model import RopeScaling, Transformer, build_transformer, resolve_config
 from lightning_dar.residual import ResidualConfig
 from lightning_dar.training.loss import IGNORE_INDEX, chunked_cross_entropy
 from lightning_dar.training.metrics import validation_metrics
@@ -28,26 +29,68 @@ class LanguageModel(L.LightningModule):
         self,
         residual: ResidualConfig = ResidualConfig(),
         optimizer: OptimizerConfig = OptimizerConfig(),
+        init_from: str | None = None,
+        freeze_base: bool = False,
         **architecture: Any,
     ):
         """
         Args:
             residual: the residual strategy, by name, with its options.
             optimizer: AdamW and its schedule.
+            init_from: checkpoint whose weights training starts from: a .ckpt file, or a sharded, converted or
+                Hugging Face folder. Architecture and strategy are then the checkpoint's.
+            freeze_base: train only the strategy's own parameters.
             architecture: a preset and explicit sizes, see `resolve_config`.
 
         Raises:
             UsageError: sizes, strategy or options that cannot work.
+            DataError: a checkpoint to start from that cannot be opened.
         """
         super().__init__()
         self.model: Transformer | None = None
         self.residual = ResidualConfig(**residual) if isinstance(residual, dict) else residual
         self.optimizer = OptimizerConfig(**optimizer) if isinstance(optimizer, dict) else optimizer
-        self.config = resolve_config(**architecture)
+        self.init_from, self.freeze_base = init_from, freeze_base
+        self.hf_config: dict[str, Any] | None = None
+        self.known_tokenizer: str | None = None
+        if init_from is None:
+            self.config = resolve_config(**architecture)
+        else:
+            self._take_over(open_checkpoint(init_from), architecture)
         with torch.device("meta"):  # costs nothing, and finds what cannot work before any data is read
-            build_transformer(replace(self.config, vocab_size=self.config.vocab_size or 1), self.residual)
+            model = build_transformer(replace(self.config, vocab_size=self.config.vocab_size or 1), self.residual)
+        if freeze_base and not any(True for _ in model.residual.parameters()):
+            raise UsageError(f"model.freeze_base: strategy '{self.residual.name}' has no parameters to train")
         self.save_hyperparameters(
-            {**architecture, "residual": asdict(self.residual), "optimizer": asdict(self.optimizer)}
+            {
+                **asdict(self.config),
+                "residual": asdict(self.residual),
+                "optimizer": asdict(self.optimizer),
+                "freeze_base": freeze_base,
+            }
+        )
+
+    def _take_over(self, checkpoint: Checkpoint, architecture: dict[str, Any]) -> None:
+        """Architecture, strategy and tokenizer of the checkpoint. Raises UsageError where others are asked for."""
+        has = "the checkpoint to start from has"
+        own = asdict(checkpoint.config)
+        backend = architecture.pop("attention_backend", None)
+        for name, value in architecture.items():
+            value = asdict(value) if isinstance(value, RopeScaling) else value
+            if value is not None and value != own.get(name):
+                raise UsageError(
+                    f"model.{name}={value}: the checkpoint to start from has {own.get(name)}; leave it unset"
+                )
+        if self.residual not in (ResidualConfig(), checkpoint.residual):
+            raise UsageError(
+                f"model.residual.name={self.residual.name}: {has} {checkpoint.residual.name} with "
+                f"{checkpoint.residual.options}; leave it unset, or convert the checkpoint first"
+            )
+        self.residual = checkpoint.residual
+        self.config = replace(checkpoint.config, attention_backend=backend or checkpoint.config.attention_backend)
+        self.hf_config, self.known_tokenizer = (
+            checkpoint.description.get("hf_config"),
+            checkpoint.description["tokenizer"],
         )
 
     def setup(self, stage: str) -> None:
@@ -67,12 +110,18 @@ class LanguageModel(L.LightningModule):
             )
         elif hasattr(data, "id_limit"):  # checked against each batch: shards may come without their tokenizer
             data.id_limit = self.config.vocab_size
+        self._check_tokenizer()
         self.val_metrics = validation_metrics(getattr(data, "bytes_per_token", None))
 
     def configure_model(self) -> None:
         """Builds the transformer, sharded where the strategy gives a device mesh."""
         if self.model is None:
             self.model = build_transformer(self.config, self.residual)
+            if self.init_from is not None:
+                load_weights(self.model, open_checkpoint(self.init_from))
+            if self.freeze_base:
+                self.model.requires_grad_(False)
+                self.model.residual.requires_grad_(True)
             if self.device_mesh is not None:
                 parallelize(self.model, self.device_mesh)
 
@@ -100,13 +149,21 @@ class LanguageModel(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """The checkpoint describes itself: `load_model` and the command line need nothing else."""
-        checkpoint[DESCRIPTION_KEY] = describe(self.config, self.model.residual, self.residual, self.tokenizer)
+        tokenizer = self.tokenizer.to_json() if self.tokenizer else None
+        checkpoint[DESCRIPTION_KEY] = describe(
+            self.config, self.model.residual, self.residual, tokenizer, self.hf_config
+        )
         checkpoint["hyper_parameters"]["vocab_size"] = self.config.vocab_size
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raises DataError where the data's ids mean other tokens than the checkpoint's."""
-        known, tokenizer = checkpoint.get(DESCRIPTION_KEY, {}).get("tokenizer"), getattr(self, "tokenizer", None)
-        if known is not None and tokenizer is not None and tokenizer.to_json() != known:
+        description = checkpoint.get(DESCRIPTION_KEY, {})
+        self.known_tokenizer, self.hf_config = description.get("tokenizer"), description.get("hf_config")
+        self._check_tokenizer()
+
+    def _check_tokenizer(self) -> None:
+        tokenizer = getattr(self, "tokenizer", None)
+        if self.known_tokenizer is not None and tokenizer is not None and tokenizer.to_json() != self.known_tokenizer:
             raise DataError("data.tokenizer: the data were prepared with another tokenizer than the checkpoint's")
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:

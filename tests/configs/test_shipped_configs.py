@@ -9,7 +9,7 @@ import pytest
 import torch
 from jsonargparse import Namespace
 
-import cli
+from lightning_dar.commands.trainer import RoutedCLI
 from lightning_dar.model import build_transformer
 
 ROOT = Path(__file__).parents[2]
@@ -17,7 +17,7 @@ CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 PAPER_PARAMETERS = {"220m": 220_516_608, "533m": 533_123_072, "7.6b": 7_568_405_504, "qwen3-0.6b": 596_049_920}
 
 
-class Parsed(cli.RoutedCLI):
+class Parsed(RoutedCLI):
     """Builds model, data and callbacks of a command line, and stops before the trainer."""
 
     def before_instantiate_classes(self) -> None:

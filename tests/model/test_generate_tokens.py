@@ -49,3 +49,19 @@ def test_a_seed_gives_the_same_text(model):
 
     assert torch.equal(sample(1), sample(1))
     assert not torch.equal(sample(1), sample(2))
+
+
+def test_top_p_keeps_the_fewest_tokens_that_reach_it(model):
+    prompt = tokens(1, 4)
+    probabilities = (model(prompt)[0, -1] / 2.0).softmax(-1)
+    ordered = probabilities.sort(descending=True)
+    kept = ordered.indices[: int((ordered.values.cumsum(0) < 0.6).sum()) + 1]
+    drawn = torch.cat([generate(model, prompt, 1, temperature=2.0, top_p=0.6)[:, -1] for _ in range(200)])
+    assert 1 < len(kept) < 31
+    assert set(drawn.tolist()) <= set(kept.tolist())
+    assert len(drawn.unique()) > 1
+
+
+def test_a_tiny_top_p_is_the_most_likely(model):
+    prompt = tokens(1, 4)
+    assert torch.equal(generate(model, prompt, 8, top_p=1e-9), by_full_forward(model, prompt, 8))

@@ -1,0 +1,133 @@
+"""Checkpoint in, checkpoint out: plan, stream one tensor at a time, verify, and only then give it its name."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from lightning_dar.checkpoint.families import Exported
+from lightning_dar.checkpoint.hf_config import family_of, write_config
+from lightning_dar.checkpoint.load import CONFIG_FILE, DESCRIPTION_FILE, TOKENIZER_FILE, Checkpoint, open_checkpoint
+from lightning_dar.checkpoint.output import check_output, new_folder
+from lightning_dar.checkpoint.rewire import rewire
+from lightning_dar.checkpoint.safetensors_files import SINGLE, write_safetensors
+from lightning_dar.checkpoint.settings import portable_settings
+from lightning_dar.checkpoint.tensors import FLOATS, TensorInfo, Tensors
+from lightning_dar.checkpoint.verify import measure_disturbance, verify
+from lightning_dar.data.tokenizer import BYTES_JSON
+from lightning_dar.errors import UsageError
+from lightning_dar.residual import ResidualConfig
+
+Format = Literal["lightning", "hf"]
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in FLOATS[:3]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversion:
+    """What `convert` is asked for.
+
+    Args:
+        source: a Hugging Face folder, a checkpoint of this project, or one in the method authors' layout.
+        output: the folder to write.
+        format: `lightning` for this project's commands, `hf` for transformers.
+        residual: the strategy of the result; default: the source's.
+        dtype: of all weights; default: as they are.
+        verify: compare the result with its source before it gets its name.
+        allow_disturbance: allow strategies that change what the network computes, and measure by how much.
+        calibration_text: text for that measurement: stdlib, files, folders or globs.
+        overwrite: replace an existing output.
+    """
+
+    source: str
+    output: str
+    format: Format = "lightning"
+    residual: ResidualConfig | None = None
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    verify: bool = True
+    allow_disturbance: bool = False
+    calibration_text: Sequence[str] = ("stdlib",)
+    overwrite: bool = False
+
+
+def convert(asked: Conversion) -> list[str]:
+    """Writes the folder `asked.output`; returns what was done, line by line.
+
+    Raises:
+        UsageError: options that cannot work, or an output that is in the way.
+        DataError: a source that cannot be converted, a full disk, or a result that is not what it should be.
+    """
+    output, dtype = Path(asked.output), DTYPES[asked.dtype] if asked.dtype else None
+    source = open_checkpoint(asked.source)
+    check_output(output, Path(asked.source), asked.overwrite)
+    target = rewire(source, asked.residual, asked.allow_disturbance)
+    lines = [_summary(source, target)]
+    tensors, files = _layout(target, asked.format, dtype)
+    dtypes = {name: dtype or info.dtype for name, info in tensors.infos.items()}
+    num_bytes = sum(TensorInfo(info.shape, dtypes[name]).num_bytes for name, info in tensors.infos.items())
+    with new_folder(output, num_bytes) as folder:
+        for name, content in files.items():
+            (folder / name).write_bytes(content.encode() if isinstance(content, str) else content.read_bytes())
+        _write_weights(folder / SINGLE, tensors, dtypes, num_bytes)
+        lines += _findings(source, target, folder, dtype, asked)
+    return [*lines, f"wrote {output} ({num_bytes / 1e6:,.1f} MB of weights)"]
+
+
+def _summary(source: Checkpoint, target: Checkpoint) -> str:
+    parameters = sum(torch.Size(info.shape).numel() for info in source.tensors.infos.values())
+    strategies = dict.fromkeys(_named(checkpoint.residual) for checkpoint in (source, target))
+    return f"{source.path}: {source.config.num_layers} layers, {parameters:,} parameters; {' -> '.join(strategies)}"
+
+
+def _named(residual: ResidualConfig) -> str:
+    return " ".join([residual.name, *(f"{key}={value}" for key, value in residual.options.items())])
+
+
+def _layout(target: Checkpoint, form: Format, dtype: torch.dtype | None) -> tuple[Tensors, dict[str, str | Path]]:
+    """The tensors under the names that the format wants, and the files beside them: text, or a file to copy."""
+    files: dict[str, str | Path] = dict(target.files)
+    tokenizer = target.description["tokenizer"]
+    if tokenizer is not None:
+        files.setdefault(TOKENIZER_FILE, tokenizer)
+    if form == "lightning":
+        return target.tensors, {**files, DESCRIPTION_FILE: _description(target)}
+    if tokenizer == BYTES_JSON:
+        files.pop(TOKENIZER_FILE)
+    stored = dtype or target.tensors.infos["embed.weight"].dtype
+    if target.residual.name == "standard":
+        origin = target.description.get("hf_config")
+        config = write_config(target.config, origin, target.seq_len)
+        tensors = Exported(target.tensors, family_of(target.config, origin), target.config.num_layers)
+    else:
+        raise UsageError("--format hf: later")
+    config["dtype"] = str(stored).removeprefix("torch.")
+    return tensors, {**files, CONFIG_FILE: json.dumps(config, indent=2)}
+
+
+def _description(target: Checkpoint) -> str:
+    description = {key: value for key, value in target.description.items() if key != "tokenizer"}
+    return json.dumps({**description, "settings": portable_settings(target.content)}, indent=2)
+
+
+def _write_weights(path: Path, tensors: Tensors, dtypes: dict[str, torch.dtype], num_bytes: int) -> None:
+    from tqdm import tqdm
+
+    with tqdm(total=num_bytes, unit="B", unit_scale=True, desc="Converting", mininterval=0.2) as bar:
+        write_safetensors(path, tensors, dtypes, progress=bar.update)
+
+
+def _findings(
+    source: Checkpoint, target: Checkpoint, folder: Path, dtype: torch.dtype | None, asked: Conversion
+) -> list[str]:
+    if not asked.verify:
+        return ["not verified (--no-verify)"]
+    if asked.allow_disturbance and target.residual != source.residual:
+        losses = measure_disturbance(source, folder, dtype, asked.calibration_text)
+        if losses is None:
+            return ["disturbance not measured: the source has no tokenizer.json to read the calibration text with"]
+        before, after = losses
+        text = ", ".join(asked.calibration_text)
+        return [f"loss on {text}: {before:.6f} before, {after:.6f} after ({after - before:+.6f} nats a token)"]
+    return [f"verified: {finding}" for finding in verify(source, folder, dtype)]

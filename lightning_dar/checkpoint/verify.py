@@ -1,0 +1,135 @@
+"""Is a converted model what it was? Asked of the files just written, with both models in memory, one at a time."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lightning_dar.checkpoint.load import Checkpoint, load_weights, open_checkpoint
+from lightning_dar.checkpoint.rewire import shape_of
+from lightning_dar.errors import DataError
+from lightning_dar.model import Transformer
+from lightning_dar.residual import ResidualConfig, build_residual
+
+CALIBRATION_TOKENS = 256
+CALIBRATION_WINDOWS = 16
+
+
+def verify(source: Checkpoint, written: Path, dtype: torch.dtype | None) -> list[str]:
+    """Compares the folder `written` with its source; returns what holds, in words.
+
+    Raises:
+        DataError: a tensor, or a logit on a fixed batch, that differs in a bit; a gate without a gradient.
+    """
+    converted = open_checkpoint(written)
+    _compare_tensors(source, converted, dtype)
+    input_ids = _fixed_batch(source)
+    expected = _logits(_load(source, dtype), input_ids)
+    model = _load(converted)
+    if not expected.isfinite().all() or not torch.equal(_logits(model, input_ids), expected):
+        raise DataError("verification failed: the converted model's logits are not the source's")
+    found = ["logits equal the source's to the last bit"]
+    if source.residual.name == "standard" and converted.residual.name != "standard":
+        plain = build_residual(ResidualConfig(name="standard"), shape_of(source))
+        if not torch.equal(_logits(model, input_ids, residual=plain), expected):
+            raise DataError("verification failed: the converted sublayers are not the source's")
+        gates = _gates_with_gradient(model, input_ids)
+        if gates:
+            found.append(f"all {gates} gates that scale a read are zero and have a gradient")
+    return found
+
+
+def measure_disturbance(
+    source: Checkpoint, written: Path, dtype: torch.dtype | None, text: Sequence[str]
+) -> tuple[float, float] | None:
+    """Mean loss in nats a token on the calibration text, of the source and of the converted model; None without a
+    tokenizer. Raises DataError where the text cannot be read or is too short."""
+    if source.description["tokenizer"] is None:
+        return None
+    windows = _calibration_windows(source.description["tokenizer"], text)
+    return _loss(_load(source, dtype), windows), _loss(_load(open_checkpoint(written)), windows)
+
+
+def _load(checkpoint: Checkpoint, dtype: torch.dtype | None = None) -> Transformer:
+    model = checkpoint.build()
+    load_weights(model, checkpoint)
+    return model.to(dtype).eval()
+
+
+def _fixed_batch(checkpoint: Checkpoint) -> Tensor:
+    return torch.randint(checkpoint.config.vocab_size, (2, 16), generator=torch.Generator().manual_seed(0))
+
+
+@torch.no_grad()
+def _logits(model: Transformer, input_ids: Tensor, **kwargs: Any) -> Tensor:
+    return model(input_ids, **kwargs)
+
+
+def _compare_tensors(source: Checkpoint, converted: Checkpoint, dtype: torch.dtype | None) -> None:
+    for name in converted.tensors.infos:
+        if name in source.tensors.infos:
+            expected = source.tensors.read(name)
+            if not torch.equal(converted.tensors.read(name), expected if dtype is None else expected.to(dtype)):
+                raise DataError(f"verification failed: {name} is not what the source holds")
+
+
+def _gates_with_gradient(model: Transformer, input_ids: Tensor) -> int:
+    """How many gates scale a read; 0 for a strategy without gates. Raises DataError where one gets no gradient."""
+    gate = getattr(model.residual, "gate", None)
+    if not isinstance(gate, Tensor):
+        return 0
+    watched = _ReadSites(model.residual)
+    model.requires_grad_(False)
+    gate.requires_grad_(True)
+    logits = model(input_ids, residual=watched).float()
+    loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), input_ids[:, 1:].flatten())
+    (gradient,) = torch.autograd.grad(loss, gate)
+    dead = [site for site in watched.sites if gradient[site] == 0]
+    if dead:
+        raise DataError(f"verification failed: the gates of sites {', '.join(map(str, dead))} get no gradient")
+    return len(watched.sites)
+
+
+class _ReadSites:
+    """Runs a strategy unchanged and notes which sites read from the depth history."""
+
+    def __init__(self, residual: Any):
+        self._residual, self.sites = residual, []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._residual, name)
+
+    def read(self, state: Any, site: int) -> Any:
+        if self._residual.routing_weights(state, site) is not None:
+            self.sites.append(site)
+        return self._residual.read(state, site)
+
+
+def _calibration_windows(tokenizer_json: str, text: Sequence[str]) -> Tensor:
+    from lightning_dar.data.sources import find_files, read_pieces
+    from lightning_dar.data.tokenizer import Tokenizer
+
+    tokenizer, ids, wanted = Tokenizer(tokenizer_json), [], CALIBRATION_WINDOWS * (CALIBRATION_TOKENS + 1)
+    for file in find_files(text):
+        for piece in read_pieces(file, "text"):
+            ids += tokenizer.encode(piece.text)
+            if len(ids) >= wanted:
+                return torch.tensor(ids[:wanted]).view(CALIBRATION_WINDOWS, -1)
+    whole = len(ids) // (CALIBRATION_TOKENS + 1)
+    if whole == 0:
+        raise DataError(f"--calibration-text: {len(ids)} tokens, at least {CALIBRATION_TOKENS + 1} are needed")
+    return torch.tensor(ids[: whole * (CALIBRATION_TOKENS + 1)]).view(whole, -1)
+
+
+@torch.no_grad()
+def _loss(model: Transformer, windows: Tensor) -> float:
+    losses = [model(window[None, :-1], head=partial(_cross_entropy, targets=window[1:])).item() for window in windows]
+    return sum(losses) / len(losses)
+
+
+def _cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy((hidden[0] @ weight.T).float(), targets)

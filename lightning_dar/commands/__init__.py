@@ -1,0 +1,11 @@
+"""The subcommands of cli.py. Each is imported only when it runs: converting needs no trainer."""
+
+from importlib import import_module
+from types import ModuleType
+
+PLAIN = ("convert", "generate")
+
+
+def plain_command(name: str) -> ModuleType:
+    """The module of a command that needs no trainer; it has `make_parser()` and `run(args)`."""
+    return import_module(f"lightning_dar.commands.{name}")

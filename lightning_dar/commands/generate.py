@@ -1,0 +1,122 @@
+"""generate: continue a prompt with a checkpoint's model."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from lightning_dar.checkpoint.load import Checkpoint, load_weights, open_checkpoint
+from lightning_dar.commands.parser import PlainParser, add_plugins, use_plugins
+from lightning_dar.data.tokenizer import Tokenizer
+from lightning_dar.errors import DataError, UsageError
+
+
+def make_parser() -> PlainParser:
+    parser = PlainParser(description="Continue a prompt; prints each piece of text as soon as it is known.")
+    parser.add_argument(
+        "--ckpt_path", type=str, required=True, help="Any checkpoint: .ckpt file, sharded, converted or foreign folder."
+    )
+    parser.add_argument("--prompt", type=str, default=None, help="Text to continue; default: what stdin holds.")
+    parser.add_argument("--prompt_file", type=str, default=None, help="File with the text to continue.")
+    parser.add_argument("--max_new_tokens", type=int, default=128, help="Tokens to add, at most.")
+    parser.add_argument("--temperature", type=float, default=0.8, help="0 takes the most likely token.")
+    parser.add_argument("--top_k", type=int | None, default=None, help="Sample among the k most likely tokens only.")
+    parser.add_argument(
+        "--top_p", type=float | None, default=None, help="Sample among the tokens that together reach this probability."
+    )
+    parser.add_argument("--seed", type=int, default=0, help="The same seed gives the same text.")
+    parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, mps; auto takes the fastest there is.")
+    parser.add_argument(
+        "--ignore_end", action="store_true", help="Go on to max_new_tokens when the model ends its text before."
+    )
+    add_plugins(parser)
+    return parser
+
+
+def run(args: list[str]) -> None:
+    """Runs the command. Raises UsageError or DataError for bad input."""
+    import torch
+
+    from lightning_dar.model.generate import generate_tokens
+
+    options = make_parser().parse_args(args)
+    _check(options)
+    use_plugins(options.plugins)
+    checkpoint = open_checkpoint(options.ckpt_path)
+    tokenizer = _tokenizer(checkpoint)
+    prompt = tokenizer.encode_prompt(_prompt(options.prompt, options.prompt_file))
+    if not prompt:
+        raise UsageError("--prompt: empty; give at least one token of text")
+    model = checkpoint.build()
+    load_weights(model, checkpoint)
+    device = _device(options.device)
+    tokens = generate_tokens(
+        model.eval().to(device),
+        torch.tensor([prompt], device=device),
+        options.max_new_tokens,
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        generator=torch.Generator().manual_seed(options.seed),
+    )
+    ends = set() if options.ignore_end else {tokenizer.end_id, *checkpoint.end_ids}
+    for text in _text(tokenizer, (token.item() for token in tokens), ends):
+        print(text, end="", flush=True)
+    print()
+
+
+def _check(options) -> None:
+    for name, least in (("max_new_tokens", 1), ("temperature", 0), ("top_k", 1), ("top_p", 1e-9)):
+        value = getattr(options, name)
+        if value is not None and not least <= value < float("inf"):
+            raise UsageError(f"--{name} {value}: must be at least {least}")
+    if options.top_p is not None and options.top_p > 1:
+        raise UsageError(f"--top_p {options.top_p}: must be at most 1")
+    if options.prompt is not None and options.prompt_file is not None:
+        raise UsageError("--prompt and --prompt_file: give one of them")
+
+
+def _prompt(prompt: str | None, file: str | None) -> str:
+    if prompt is not None:
+        return prompt
+    if file is None:
+        return sys.stdin.read()
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--prompt_file {file}: cannot be read ({error})") from error
+
+
+def _tokenizer(checkpoint: Checkpoint) -> Tokenizer:
+    text = checkpoint.description["tokenizer"]
+    if text is None:
+        raise DataError(f"'{checkpoint.path}' has no tokenizer.json; lay the model's own beside its weights")
+    return Tokenizer(text)
+
+
+def _device(name: str):
+    import torch
+
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        return torch.zeros(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(f"--device {name}: not usable here ({str(error).splitlines()[0]})") from error
+
+
+def _text(tokenizer: Tokenizer, ids: Iterable[int], ends: set[int]) -> Iterator[str]:
+    """Text as it grows. A character of several tokens appears when its last one is there."""
+    pending: list[int] = []
+    shown = ""
+    for token in ids:
+        if token in ends:
+            break
+        pending.append(token)
+        text = tokenizer.decode(pending)
+        if text.endswith("\ufffd"):
+            continue
+        yield text[len(shown) :]
+        shown = text
+        if text.endswith("\n"):  # a safe place to forget the past: decoding stays linear
+            pending, shown = [], ""
+    yield tokenizer.decode(pending)[len(shown) :]

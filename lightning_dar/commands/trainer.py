@@ -1,0 +1,177 @@
+"""fit, validate and prepare, on LightningCLI."""
+
+import json
+import sys
+from inspect import signature
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from lightning_dar.checkpoint.load import Checkpoint, open_checkpoint
+from lightning_dar.checkpoint.settings import TRAINER_KEY, own_tokenizer, settings_of
+from lightning_dar.commands import PLAIN, plain_command
+from lightning_dar.commands.parser import OneLine, add_plugins, use_plugins
+from lightning_dar.data import TextData
+from lightning_dar.errors import UsageError
+from lightning_dar.residual.registry import residual_class
+from lightning_dar.training import LanguageModel
+
+DEFAULT_TOKENIZER = signature(TextData).parameters["tokenizer"].default
+DEFAULT_CALLBACKS = [
+    {"class_path": "lightning.pytorch.callbacks.ModelCheckpoint", "init_args": {"save_last": "link"}},
+    {"class_path": "lightning.pytorch.callbacks.LearningRateMonitor"},
+    {"class_path": "callbacks.RoutingSharpness"},
+    {"class_path": "callbacks.Throughput"},
+    {"class_path": "callbacks.SampleText"},
+    {"class_path": "callbacks.FinalValidation"},
+    {"class_path": "callbacks.RunSummary"},
+]
+VALIDATE_TRAINER = {
+    "logger": False,
+    "enable_checkpointing": False,
+    "callbacks": [{"class_path": "callbacks.RoutingSharpness"}],
+}
+
+
+class RoutedTrainer(Trainer):
+    """Lightning's trainer, and the one verb that the data adds to it."""
+
+    def prepare(self, model: None, datamodule: LightningDataModule) -> None:
+        """Prepares the data that a config names: text to token shards. `fit` does it too, where it is missing."""
+        datamodule.prepare_data()
+
+
+class SaveConfig(SaveConfigCallback):
+    """Writes config.yaml beside the logs, and the trainer's part of it into every checkpoint, so that
+    `fit --ckpt_path` alone continues a run as it was set up."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit" and trainer.logger is not None:
+            super().setup(trainer, pl_module, stage)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        config = json.loads(self.parser.dump(self.config, format="json", skip_none=False))
+        checkpoint[TRAINER_KEY] = {key: config.get(key) for key in ("trainer", "seed_everything")}
+
+
+class OneLineParser(OneLine, LightningArgumentParser):
+    """LightningCLI's parser with errors of one line."""
+
+
+class RoutedCLI(LightningCLI):
+    """LightningCLI with plugins, and with settings taken from the checkpoint."""
+
+    def __init__(self, args: ArgsType = None):
+        super().__init__(
+            LanguageModel,
+            TextData,
+            trainer_class=RoutedTrainer,
+            save_config_callback=SaveConfig,
+            seed_everything_default=42,
+            parser_class=OneLineParser,
+            auto_configure_optimizers=False,
+            args=args,
+        )
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        return {
+            "fit": {"model", "train_dataloaders", "val_dataloaders", "datamodule"},
+            "validate": {"model", "dataloaders", "datamodule"},
+            "prepare": {"model", "datamodule"},
+        }
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.set_defaults({"trainer.callbacks": DEFAULT_CALLBACKS})
+        add_plugins(parser)
+
+    def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
+        """Overrides LightningCLI: the help also lists the commands that need no trainer."""
+        super()._add_subcommands(parser, **kwargs)
+        for name in PLAIN:
+            plain = plain_command(name).make_parser()
+            parser._subcommands_action.add_subcommand(name, plain, help=plain.description)
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """Settings come from the checkpoint first; config files and options of the command line override them."""
+        args = sys.argv[1:] if args is None else list(args)
+        path = _checkpoint_path(args)
+        self.checkpoint = None if path is None else open_checkpoint(path)
+        if self.checkpoint is not None:
+            settings = settings_of(self.checkpoint, resume=args[0] == "fit")
+            if args[0] == "validate":
+                settings["trainer"] |= VALIDATE_TRAINER
+            args = [args[0], "--config", json.dumps(settings), *args[1:]]
+        self.config = parser.parse_args(args)
+
+    def _parse_ckpt_path(self) -> None:
+        """Overrides LightningCLI: architecture, strategy and tokenizer are always the checkpoint's."""
+        subcommand, config = self.config.subcommand, self.config[self.config.subcommand]
+        if self.checkpoint is None:
+            if config.model.init_from is not None:
+                self._override(data=self._data_for(open_checkpoint(config.model.init_from)))
+            return
+        saved = settings_of(self.checkpoint, resume=False)["model"]
+        forced = {key: value for key, value in saved.items() if key not in ("optimizer", "freeze_base")}
+        if subcommand == "fit" and not self.checkpoint.resumable:
+            raise UsageError(
+                f"--ckpt_path {config.ckpt_path}: no training to go on with is in it; start from its weights by "
+                f"--model.init_from {config.ckpt_path}"
+            )
+        self._override(model=forced, data=self._data_for(self.checkpoint))
+        if subcommand != "fit" and Path(config.ckpt_path).is_dir():  # outside of fit Lightning opens files only
+            self._override(model={"init_from": config.ckpt_path})
+            self.config[subcommand].ckpt_path = None
+
+    def _override(self, **sections: dict[str, Any]) -> None:
+        self.config = self.parser.parse_object({self.config.subcommand: sections}, self.config)
+
+    def _data_for(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        """Text other than the checkpoint's own goes to another folder, by the checkpoint's own tokenizer."""
+        data, saved = self.config[self.config.subcommand].data, settings_of(checkpoint, resume=False)["data"]
+        if data.source == saved.get("source"):
+            return {}
+        forced: dict[str, Any] = {"dir": None} if data.dir == saved.get("dir") else {}
+        if data.tokenizer in (saved.get("tokenizer"), DEFAULT_TOKENIZER):
+            forced["tokenizer"] = own_tokenizer(checkpoint) or data.tokenizer
+        return forced
+
+    def before_instantiate_classes(self) -> None:
+        use_plugins(self._get(self.config, "plugins"))
+        if self.checkpoint is not None:
+            description = self.checkpoint.description
+            residual_class(description["residual"]["name"], description["plugin"])
+        accelerator = self._get(self.config, "trainer").accelerator
+        if self.subcommand != "prepare" and accelerator in ("gpu", "cuda") and not torch.cuda.is_available():
+            raise UsageError(
+                f"trainer.accelerator={accelerator}: this config needs a CUDA GPU and none was found; "
+                "configs/quickstart.yaml runs on this machine"
+            )
+
+    def instantiate_classes(self) -> None:
+        """For `prepare` the data alone: the config's model and trainer may need what this machine lacks."""
+        if self.subcommand != "prepare":
+            return super().instantiate_classes()
+        self.config_init = self.config
+        self.model, self.datamodule = None, TextData(**self._get(self.config, "data"))
+        self.trainer = RoutedTrainer(accelerator="cpu", devices=1, logger=False, enable_checkpointing=False)
+
+
+def _checkpoint_path(args: list[str]) -> str | None:
+    """The checkpoint named on the command line; None if none is, or one that Lightning finds itself (`last`)."""
+    named = [value for key, value in pairwise(args) if key == "--ckpt_path"]
+    named += [arg.split("=", 1)[1] for arg in args if arg.startswith("--ckpt_path=")]
+    return named[-1] if named and named[-1] not in ("last", "best", "hpc", "null") else None
+
+
+def run(args: list[str]) -> None:
+    """Runs fit, validate or prepare. Raises UsageError or DataError for bad input."""
+    try:
+        RoutedCLI(args)
+    except MisconfigurationException as error:
+        raise UsageError(str(error)) from error
