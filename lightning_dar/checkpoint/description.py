@@ -24,7 +24,7 @@ def describe(
         "format": FORMAT,
         "version": __version__,
         "architecture": asdict(config),
-        "residual": asdict(residual_config),
+        "residual": {"name": residual_config.name, "options": residual_config.options},  # any depth read will do
         "plugin": type(residual).__module__,
         "tokenizer": tokenizer,
         "hf_config": hf_config,

@@ -1,53 +1,108 @@
 """The depth history of one forward pass: what has been written so far, and how a site reads it.
 
-A strategy appends each source once and reads at most once a site. Backends differ in what they do at each
-of the two calls, so they sit behind this one interface.
+A strategy appends each source once and reads at most once a row of the queries. Backends differ in what they
+do at each of the two calls, so they sit behind this one interface.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
-from lightning_dar.ops.naive import depth_read, depth_weights
+from lightning_dar.ops.naive import depth_weights
 
 
 @dataclass(frozen=True)
 class History:
-    """Sources by reference, oldest first; every read goes over all of them.
-
-    A value, not a container: `append` returns a new history, so nothing is kept on the module and a second
+    """A value, not a container: `append` returns a new history, so nothing is kept on the module and a second
     forward before the first backward is safe.
+
+    The rows of `query` are read in ascending order: row = site, or site * H + head where a strategy keeps H
+    queries a site. What has been written `after` a row is seen by the rows that follow it.
     """
 
-    query: Tensor  # [reads, D]
-    gain: Tensor  # [reads, D]
+    query: Tensor  # [rows, D]
+    gain: Tensor  # [rows, D]
     eps: float
-    sources: tuple[Tensor, ...] = ()
 
-    def append(self, source: Tensor) -> History:
-        """The history with `source` [B, T, D] added; reads from here on see it."""
-        return replace(self, sources=(*self.sources, source))
+    def __len__(self) -> int:
+        """The number of sources that a read sees from here."""
+        raise NotImplementedError
 
-    def read(self, site: int, null: Tensor | None = None, current: Tensor | None = None) -> Tensor:
-        """The depth read of `site`, [B, T, D].
+    def append(self, source: Tensor, after: int = -1) -> History:
+        """The history with `source` [B, T, D] added, for the rows greater than `after` (-1: for all)."""
+        raise NotImplementedError
+
+    def read(
+        self,
+        row: int,
+        *,
+        stream: Tensor | None = None,
+        gate: Tensor | None = None,
+        null: Tensor | None = None,
+        current: Tensor | None = None,
+    ) -> Tensor:
+        """The depth read r of `row`, or stream + gate * r where a stream is given; [B, T, D].
 
         Args:
-            site: row of `query` and `gain`.
+            row: row of `query` and `gain`.
+            stream: [B, T, D], what the read is added to.
+            gate: scalar, scales the read; only with a stream. Default 1.
             null: [B, T, D], a source that only this read sees, placed first.
             current: [B, T, D], a source still being written that only this read sees, placed last.
         """
-        return depth_read(self._seen(null, current), self.query[site], self.gain[site], self.eps)
+        raise NotImplementedError
 
-    def weights(self, site: int, null: Tensor | None = None, current: Tensor | None = None) -> Tensor:
-        """The routing weights [B, T, n] of the same read; n counts `null` and `current` where given."""
-        return depth_weights(self._seen(null, current), self.query[site], self.gain[site], self.eps)
+    def weights(self, row: int, *, null: Tensor | None = None, current: Tensor | None = None) -> Tensor:
+        """The routing weights [B, T, n] of the same read, without gradient; n counts `null` and `current`."""
+        with torch.no_grad():
+            sources = with_private(self._sources(), null, current)
+            return depth_weights(sources, self.query[row], self.gain[row], self.eps)
 
-    def _seen(self, null: Tensor | None, current: Tensor | None) -> list[Tensor]:
-        return [source for source in (null, *self.sources, current) if source is not None]
+    def _sources(self) -> tuple[Tensor, ...]:
+        """The sources [B, T, D], oldest first."""
+        raise NotImplementedError
 
 
-def open_history(query: Tensor, gain: Tensor, eps: float) -> History:
-    """An empty history for queries and gains [reads, D]."""
-    return History(query, gain, eps)
+@dataclass(frozen=True)
+class ReferenceHistory(History):
+    """Sources by reference; every read goes over all of them. A backend says how in `_read`."""
+
+    sources: tuple[Tensor, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def append(self, source: Tensor, after: int = -1) -> History:
+        return replace(self, sources=(*self.sources, source))
+
+    def read(
+        self,
+        row: int,
+        *,
+        stream: Tensor | None = None,
+        gate: Tensor | None = None,
+        null: Tensor | None = None,
+        current: Tensor | None = None,
+    ) -> Tensor:
+        return self._read(with_private(self.sources, null, current), row, stream, gate)
+
+    def _read(self, sources: tuple[Tensor, ...], row: int, stream: Tensor | None, gate: Tensor | None) -> Tensor:
+        raise NotImplementedError
+
+    def _sources(self) -> tuple[Tensor, ...]:
+        return self.sources
+
+
+def with_private(sources: tuple[Tensor, ...], null: Tensor | None, current: Tensor | None) -> tuple[Tensor, ...]:
+    """All that a read sees: the null source first, the current one last."""
+    return (*(() if null is None else (null,)), *sources, *(() if current is None else (current,)))
+
+
+def add_read(read: Tensor, stream: Tensor | None, gate: Tensor | None) -> Tensor:
+    """stream + gate * read, in plain operations."""
+    if stream is None:
+        return read
+    return stream + (read if gate is None else gate.to(read.dtype) * read)

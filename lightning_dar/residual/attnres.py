@@ -47,9 +47,10 @@ class AttnRes(RoutedResidual):
         """
         super().__init__(shape, num_reads=shape.num_sites + 1, query_init=query_init)
         self.sites_per_block = 2 * layers_per_block(shape, num_blocks) if granularity == "block" else 1
+        self.num_sources = -(-shape.num_sites // self.sites_per_block)
 
     def start(self, embeddings: Tensor) -> State:
-        return embeddings, self.open_history()
+        return embeddings, self.open_history(self.num_sources)
 
     def read(self, state: State, site: int) -> Tensor:
         partial, history = state
@@ -58,7 +59,7 @@ class AttnRes(RoutedResidual):
     def write(self, state: State, y: Tensor, site: int) -> State:
         partial, history = state
         if site % self.sites_per_block == 0:
-            return y, history.append(partial)
+            return y, history.append(partial, after=site)
         return partial + y, history
 
     def finish(self, state: State) -> Tensor:

@@ -16,6 +16,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from lightning_dar.ops import DepthRead
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
@@ -24,6 +26,7 @@ class Shape:
     num_layers: int
     hidden_size: int
     eps: float = 1e-6
+    depth_read: DepthRead = "auto"
 
     @property
     def num_sites(self) -> int:

@@ -1,9 +1,11 @@
 """Building a strategy by name, its options checked against the types of its own signature."""
 
 import inspect
+from dataclasses import replace
 from typing import Any, get_args, get_type_hints
 
 from lightning_dar.errors import UsageError
+from lightning_dar.ops import require_depth_read
 from lightning_dar.residual.base import Residual, Shape
 from lightning_dar.residual.registry import ResidualConfig, residual_class
 
@@ -12,10 +14,12 @@ def build_residual(config: ResidualConfig, shape: Shape, plugin: str | None = No
     """The strategy with its options checked against its own signature; parameters are not initialised yet.
 
     Raises:
-        UsageError: unknown name, unknown option, or an option of the wrong type or range.
+        UsageError: unknown name, unknown option, an option of the wrong type or range, or a depth_read that cannot
+            run here.
     """
     cls = residual_class(config.name, plugin)
-    return cls(shape, **_checked_options(config, cls))
+    require_depth_read(config.depth_read)
+    return cls(replace(shape, depth_read=config.depth_read), **_checked_options(config, cls))
 
 
 def _checked_options(config: ResidualConfig, cls: type[Residual]) -> dict[str, Any]:
@@ -53,4 +57,4 @@ def _declaration(cls: type[Residual], option: str) -> tuple[Any, bool]:
     """The option's type and whether it must be given, where it is defined along the class's bases."""
     base = next(base for base in cls.__mro__ if option in inspect.signature(base.__init__).parameters)
     required = inspect.signature(base.__init__).parameters[option].default is inspect.Parameter.empty
-    return get_type_hints(base.__init__)[option], required
+    return get_type_hints(base.__init__).get(option, Any), required

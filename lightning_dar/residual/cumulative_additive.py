@@ -28,4 +28,4 @@ class CumulativeAdditive(AdditiveResidual):
     def write(self, state: State, y: Tensor, site: int) -> State:
         stream, history = state
         stream = stream + y
-        return stream, history.append(stream)
+        return stream, history.append(stream, after=site)

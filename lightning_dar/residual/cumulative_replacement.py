@@ -41,7 +41,7 @@ class CumulativeReplacement(RoutedResidual):
     def write(self, state: State, y: Tensor, site: int) -> State:
         stream, history = state
         stream = stream + y
-        return stream, history.append(stream)
+        return stream, history.append(stream, after=site)
 
     def finish(self, state: State) -> Tensor:
         return state[0]

@@ -50,26 +50,27 @@ class DeltaBlock(AdditiveResidual):
         """
         super().__init__(shape, gate=gate, null_source=null_source, query_init=query_init)
         self.sites_per_block = 2 * layers_per_block(shape, num_blocks)
+        self.num_sources = -(-shape.num_sites // self.sites_per_block)
         self.block_delta = block_delta
 
     def start(self, embeddings: Tensor) -> State:
-        return embeddings, embeddings, self.open_history()
+        return embeddings, embeddings, self.open_history(self.num_sources)
 
     def write(self, state: State, y: Tensor, site: int) -> State:
         stream, origin, history = state
         if site == 0:
-            return stream + y, stream, history.append(stream)  # the embedding is source 0
+            return stream + y, stream, history.append(stream, after=site)  # the embedding is source 0
         if self.block_delta == "released":
             return self._write_released(state, y, site)
         after = stream + y
         is_last = site + 1 == self.shape.num_sites  # nobody reads the last block's delta
         if (site + 1) % self.sites_per_block or is_last:
             return after, origin, history
-        return after, after, history.append(after - origin)
+        return after, after, history.append(after - origin, after=site)
 
     def _write_released(self, state: State, y: Tensor, site: int) -> State:
         stream, previous_source, history = state
         if site % self.sites_per_block == 0:
             previous_source = stream - previous_source
-            history = history.append(previous_source)
+            history = history.append(previous_source, after=site)
         return stream + y, previous_source, history

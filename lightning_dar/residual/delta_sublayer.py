@@ -30,5 +30,5 @@ class DeltaSublayer(AdditiveResidual):
     def write(self, state: State, y: Tensor, site: int) -> State:
         stream, history = state
         if site == 0:
-            history = history.append(stream)  # the embedding is source 0, from site 1 on
-        return stream + y, history.append(y)
+            history = history.append(stream, after=site)  # the embedding is source 0, from site 1 on
+        return stream + y, history.append(y, after=site)

@@ -9,6 +9,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from lightning_dar.errors import UsageError
+from lightning_dar.ops import DepthRead
 from lightning_dar.residual.base import Residual
 
 ENTRY_POINT_GROUP = "lightning_dar.residuals"
@@ -23,10 +24,13 @@ class ResidualConfig:
     Args:
         name: a registered name, such as standard, attnres, delta-sublayer or delta-block.
         options: the strategy's own options, such as {num_blocks: 4}; unset ones keep their defaults.
+        depth_read: how the depth history is read: auto, naive (the reference: slow, large), fused, two_phase, or fla
+            (flash-linear-attention's kernel, CUDA only). They compute the same.
     """
 
     name: str = "delta-sublayer"
     options: dict[str, Any] = field(default_factory=dict)
+    depth_read: DepthRead = "auto"
 
 
 def register_residual(name: str) -> Callable[[type[Residual]], type[Residual]]:

@@ -33,9 +33,11 @@ class RoutedResidual(Residual):
             nn.init.normal_(self.query, std=0.02)
         nn.init.ones_(self.gain)
 
-    def open_history(self) -> History:
-        """The empty history of one forward pass."""
-        return open_history(self.query, self.gain, self.shape.eps)
+    def open_history(self, max_sources: int | None = None) -> History:
+        """The empty history of one forward pass, for `max_sources` sources (default: one a read)."""
+        return open_history(
+            self.query, self.gain, self.shape.eps, backend=self.shape.depth_read, max_sources=max_sources
+        )
 
 
 class AdditiveResidual(RoutedResidual):
@@ -75,8 +77,8 @@ class AdditiveResidual(RoutedResidual):
         stream, history = state[0], state[-1]
         if not self._reads(history):
             return stream
-        read = history.read(site, null=self._null(stream, site))
-        return stream + (read if self.gate is None else self.gate[site].to(read.dtype) * read)
+        gate = None if self.gate is None else self.gate[site]
+        return history.read(site, stream=stream, gate=gate, null=self._null(stream, site))
 
     def finish(self, state: Any) -> Tensor:
         return state[0]
@@ -88,7 +90,7 @@ class AdditiveResidual(RoutedResidual):
         return history.weights(site, null=self._null(stream, site))
 
     def _reads(self, history: History) -> bool:
-        return bool(history.sources) or self.null_source is not None
+        return len(history) > 0 or self.null_source is not None
 
     def _null(self, stream: Tensor, site: int) -> Tensor | None:
         return None if self.null_source is None else self.null_source[site].expand_as(stream)

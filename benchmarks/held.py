@@ -1,0 +1,43 @@
+"""Bytes held for backward, counted exactly: every storage once, whoever keeps it."""
+
+import gc
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+
+def held_bytes(forward: Callable[[], Tensor], owned: Iterable[Tensor]) -> int:
+    """Bytes alive after `forward` because a backward may still come.
+
+    Counted are the storages that autograd saves, and any other tensor alive after the forward that was not
+    before: buffers that an operation keeps outside autograd's own saving.
+
+    Args:
+        forward: runs the forward pass and returns its loss.
+        owned: parameters and inputs, which live anyway.
+    """
+    gc.collect()
+    before = [*owned, *_tensors()]  # kept, so that no address is used again
+    saved: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        saved[_storage(tensor)] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = forward()
+    gc.collect()
+    sizes = {pointer: tensor.untyped_storage().nbytes() for pointer, tensor in saved.items()}
+    for tensor in _tensors():
+        sizes.setdefault(_storage(tensor), tensor.untyped_storage().nbytes())
+    known = {_storage(tensor) for tensor in [*before, loss]}
+    return sum(size for pointer, size in sizes.items() if pointer not in known)
+
+
+def _tensors() -> list[Tensor]:
+    return [item for item in gc.get_objects() if issubclass(type(item), Tensor)]
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -1,0 +1,55 @@
+"""Pieces that the hand-written backends share."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def inverse_rms(source: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    """rsqrt(mean(v^2) + eps) over the last dimension, in one pass."""
+    norm = torch.linalg.vector_norm(source, dim=-1, dtype=dtype)
+    return norm.square_().div_(source.shape[-1]).add_(eps).rsqrt_()
+
+
+def add_weighted(total: Tensor | None, weights: Tensor, values: Tensor) -> Tensor:
+    """total [M, D] + sum_k weights [M, k] values [M, k, D], as a new tensor."""
+    if values.shape[1] == 1:  # PyTorch's bmm takes a slow path for one small vector
+        weight, value = weights[:, :1], values[:, 0]
+        return value * weight if total is None else torch.addcmul(total, value, weight)
+    if total is None:
+        return torch.bmm(weights[:, None], values)[:, 0]
+    return torch.baddbmm(total[:, None], weights[:, None], values)[:, 0]
+
+
+def dots(vector: Tensor, values: Tensor) -> Tensor:
+    """vector [M, D] . values [M, k, D] -> [M, k]."""
+    if values.shape[1] == 1:
+        return torch.linalg.vecdot(vector, values[:, 0])[:, None]
+    return torch.bmm(vector[:, None], values.transpose(1, 2))[:, 0]
+
+
+def full_precision(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Keeps autocast, which would round every product, out of an autograd function's forward or backward."""
+
+    @wraps(function)
+    def wrapped(*args: Any) -> Any:
+        with ExitStack() as stack:
+            for device in ("cpu", "cuda"):
+                if torch.is_autocast_enabled(device):
+                    stack.enter_context(torch.autocast(device, enabled=False))
+            return function(*args)
+
+    return wrapped
+
+
+def refuse_double_backward(backend: str) -> None:
+    """Called first in a backward: autograd records there only if a second derivative is wanted."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            f"the depth read's backend '{backend}' has no second derivative (create_graph=True): "
+            "set model.residual.depth_read to naive"
+        )

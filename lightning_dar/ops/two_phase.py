@@ -1,0 +1,282 @@
+"""The `two_phase` backend: one source is read about n/C + C/2 times where stacking reads it n times.
+
+`chunk.py` has the mathematics, `chunk_backward.py` its backward; here they meet autograd. A write and a read share
+state outside autograd: the values [M, capacity, D] that writes fill and reads use. A token, an empty tensor that every
+write passes on and every later read takes, makes autograd run a source's backward after those of all reads that
+used it.
+
+    open ── token ── write 0 ── token ── write 1 ── token ── ...
+                                  └── read            └── read
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_dar.ops.chunk import Chunk, Scores, Sources, chunk_start, merge, open_chunk
+from lightning_dar.ops.chunk_backward import Gradients
+from lightning_dar.ops.history import History, add_read
+from lightning_dar.ops.naive import depth_read
+from lightning_dar.ops.scores import dots, full_precision, inverse_rms, refuse_double_backward
+
+
+class Tape:
+    """What the functions of one forward pass share: ints, and while a backward pass runs, its gradients."""
+
+    def __init__(self) -> None:
+        self.after: list[int] = []  # by source, the row after which it was written
+        self._task = -1
+        self._gradients: Gradients | None = None
+
+    def gradients(self, sources: Sources) -> Gradients:
+        """Those of the backward pass that is running."""
+        task = torch._C._current_graph_task_id()
+        if self._gradients is None or self._task != task:
+            self._task, self._gradients = task, Gradients(sources, self.after)
+            torch.autograd.Variable._execution_engine.queue_callback(self._end)
+        return self._gradients
+
+    def _end(self) -> None:
+        self._gradients = None
+
+
+class Workspace:
+    """What the histories of one forward pass share. It goes with the last of them, not with autograd's graph."""
+
+    def __init__(self, source: Tensor, queries: Tensor, capacity: int):
+        tokens, dim = source.numel() // source.shape[-1], source.shape[-1]
+        self.shape = source.shape
+        self.sources = Sources(
+            source.new_empty(tokens, capacity, dim, requires_grad=False),
+            queries.new_empty(tokens, capacity, requires_grad=False),
+            queries.detach(),
+        )
+        self.tape = Tape()
+        self.scores = Scores(self.tape.after)
+        self.chunk: Chunk | None = None
+
+    def write(self, slot: int, after: int, source: Tensor, eps: float) -> None:
+        written = self.tape.after
+        if slot == len(written):
+            written.append(after)
+        elif torch._C._current_graph_task_id() == -1 or written[slot] != after:  # not a checkpoint that runs again
+            raise RuntimeError("a depth history was continued twice: two appends to the same history")
+        # Through `.data`: autograd counts the versions of what it saves, but a slot is complete before it is read.
+        self.sources.values.data[:, slot] = source
+        self.sources.inverse_rms.data[:, slot] = inverse_rms(source, eps, self.sources.queries.dtype)
+
+    def chunk_of(self, row: int, count: int) -> Chunk:
+        """The chunk of `row`; phase one is done where another chunk was open."""
+        if count != bisect_left(self.tape.after, row):
+            raise RuntimeError(f"row {row} must read all that has been written before it, not an older history")
+        start = chunk_start(row)
+        if self.chunk is None or self.chunk.start != start:
+            self.chunk = open_chunk(self.sources, self.scores, start, self.chunk)
+        self.chunk.fill(self.sources, self.scores, count)
+        return self.chunk
+
+
+@dataclass(frozen=True)
+class TwoPhaseHistory(History):
+    """The first `count` sources of the workspace."""
+
+    max_sources: int
+    count: int = 0
+    token: Tensor | None = None
+    workspace: Workspace | None = None
+
+    def __len__(self) -> int:
+        return self.count
+
+    @torch.compiler.disable
+    def append(self, source: Tensor, after: int = -1) -> History:
+        if after + 1 >= len(self.query):
+            return self  # no row is left to read it
+        if self.count == self.max_sources:
+            raise RuntimeError(f"the depth history was opened for {self.max_sources} sources: set max_sources")
+        workspace, token = self.workspace, self.token
+        if workspace is None:
+            dtype = torch.promote_types(torch.promote_types(self.query.dtype, source.dtype), torch.float32)
+            queries = self.query.to(dtype) * self.gain.to(dtype)
+            workspace = Workspace(source, queries, self.max_sources)
+            token = _Open.apply(queries, workspace)
+        token = _Write.apply(source, token, workspace, self.count, after, self.eps)
+        return replace(self, count=self.count + 1, token=token, workspace=workspace)
+
+    @torch.compiler.disable
+    def read(
+        self,
+        row: int,
+        *,
+        stream: Tensor | None = None,
+        gate: Tensor | None = None,
+        null: Tensor | None = None,
+        current: Tensor | None = None,
+    ) -> Tensor:
+        private = [source for source in (null, current) if source is not None]
+        if self.workspace is None:
+            return add_read(depth_read(private, self.query[row], self.gain[row], self.eps), stream, gate)
+        return _Read.apply(stream, gate, self.token, self.workspace, row, self.count, self.eps, *private)
+
+    def _sources(self) -> tuple[Tensor, ...]:
+        if self.workspace is None:
+            return ()
+        values = self.workspace.sources.values[:, : self.count]
+        return tuple(value.view(self.workspace.shape) for value in values.unbind(1))
+
+
+class _Open(torch.autograd.Function):
+    """The start of the token chain, so the last to run backward: it hands over the gradient of all queries."""
+
+    @staticmethod
+    @full_precision
+    def forward(ctx: Any, queries: Tensor, workspace: Workspace) -> Tensor:
+        ctx.tape = workspace.tape
+        ctx.save_for_backward(*workspace.sources)
+        return queries.new_empty(0)
+
+    @staticmethod
+    @full_precision
+    def backward(ctx: Any, d_token: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.tape.gradients(Sources(*ctx.saved_tensors)).d_queries, None
+
+
+class _Write(torch.autograd.Function):
+    """Fills a slot. Its backward takes the gradient that the reads have left for it."""
+
+    @staticmethod
+    @full_precision
+    def forward(
+        ctx: Any, source: Tensor, token: Tensor, workspace: Workspace, slot: int, after: int, eps: float
+    ) -> Tensor:
+        workspace.write(slot, after, source.reshape(-1, source.shape[-1]), eps)
+        ctx.tape, ctx.slot, ctx.shape = workspace.tape, slot, source.shape
+        ctx.save_for_backward(*workspace.sources)
+        ctx.set_materialize_grads(False)
+        return token.new_empty(0)
+
+    @staticmethod
+    @full_precision
+    def backward(ctx: Any, d_token: Tensor | None) -> tuple[Tensor | None, ...]:
+        refuse_double_backward("two_phase")
+        sources = Sources(*ctx.saved_tensors)
+        d_source = ctx.tape.gradients(sources).take(sources, ctx.slot)
+        d_source = d_source.view(ctx.shape).to(sources.values.dtype) if ctx.needs_input_grad[0] else None
+        return d_source, None, None, None, None, None
+
+
+class _Read(torch.autograd.Function):
+    """stream + gate * r of one row, from the workspace and up to two private sources."""
+
+    @staticmethod
+    @full_precision
+    def forward(
+        ctx: Any,
+        stream: Tensor | None,
+        gate: Tensor | None,
+        token: Tensor,
+        workspace: Workspace,
+        row: int,
+        count: int,
+        eps: float,
+        *private: Tensor,
+    ) -> Tensor:
+        sources, chunk = workspace.sources, workspace.chunk_of(row, count)
+        ctx.tape, ctx.row, ctx.count, ctx.eps = workspace.tape, row, count, eps
+        ctx.save_for_backward(*sources, gate, *private)
+
+        extra = _Private(private, sources, row, eps)
+        weights = _logits(chunk, row, count, extra).softmax(-1)
+        if gate is not None:
+            weights *= gate
+        flat = None if stream is None else stream.reshape(-1, stream.shape[-1]).to(weights.dtype)
+        total = merge(chunk, sources, weights, row, count, extra.values, flat)
+        seen = [source for source in (stream, *private) if source is not None]
+        dtype = reduce(torch.promote_types, (source.dtype for source in seen), sources.values.dtype)
+        return total.to(dtype).view(workspace.shape)
+
+    @staticmethod
+    @full_precision
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_double_backward("two_phase")
+        values, norms, queries, gate, *private = ctx.saved_tensors  # a checkpoint unpacks them once
+        sources, row, count = Sources(values, norms, queries), ctx.row, ctx.count
+        gradients = ctx.tape.gradients(sources)
+        chunk = gradients.chunk_of(sources, row, count)
+        flat = d_out.reshape(-1, d_out.shape[-1])
+        d_read = flat.to(sources.queries.dtype)
+
+        extra = _Private(private, sources, row, ctx.eps)
+        logits = _logits(chunk, row, count, extra)
+        log_weights = logits.log_softmax(-1)
+        gradients.log_sum[:, row] = logits[:, 0] - log_weights[:, 0]
+        weights = log_weights.exp_()
+        d_logits = _products(d_read, chunk, sources, row, count, extra)
+        mean = torch.linalg.vecdot(weights, d_logits)
+        gradients.mean[:, row] = mean
+        if gate is not None:
+            weights *= gate
+        d_logits.sub_(mean[:, None]).mul_(weights)
+
+        own = slice(chunk.column(chunk.finished), chunk.column(count))
+        gradients.put(chunk, row, flat, weights[:, own], d_logits[:, own], gate)
+        d_private = extra.backward(d_read, weights, d_logits, sources.queries[row], gradients.d_queries[row])
+        return (
+            d_out if ctx.needs_input_grad[0] else None,
+            None if gate is None else mean.sum(),
+            *(None,) * 5,
+            *(value.view(d_out.shape) for value in d_private),
+        )
+
+
+class _Private:
+    """Sources that only one row sees: values [M, D], inverse RMS [M], logits [M]."""
+
+    def __init__(self, private: Sequence[Tensor], sources: Sources, row: int, eps: float):
+        query = sources.queries[row]
+        self.values = [source.reshape(-1, source.shape[-1]).to(query.dtype) for source in private]
+        self.norms = [inverse_rms(value, eps, query.dtype) for value in self.values]
+        self.logits = [torch.mv(value, query).mul_(norm) for value, norm in zip(self.values, self.norms, strict=True)]
+
+    def backward(
+        self, d_read: Tensor, weights: Tensor, d_logits: Tensor, query: Tensor, d_query: Tensor
+    ) -> list[Tensor]:
+        """dv of each; weights and d_logits [M, n] end with theirs; `d_query` is added to."""
+        grads = []
+        for i, (value, norm, logit) in enumerate(zip(self.values, self.norms, self.logits, strict=True)):
+            column = weights.shape[1] - len(self.values) + i
+            d_logit = d_logits[:, column]
+            d_score = d_logit * norm
+            shrink = (d_logit * logit).mul_(norm.square()).div_(-value.shape[-1])
+            d_query.addmv_(value.T, d_score)
+            d_value = d_read * weights[:, column, None]
+            d_value.addcmul_(d_score[:, None], query).addcmul_(value, shrink[:, None])
+            grads.append(d_value)
+        return grads
+
+
+def _logits(chunk: Chunk, row: int, count: int, extra: _Private) -> Tensor:
+    """[M, n] of all that the row reads: `partial` if there is one, sources, private sources."""
+    logits = chunk.table[:, row - chunk.start, : chunk.column(count)]
+    if not extra.logits:
+        return logits
+    return torch.cat([logits, *(logit[:, None] for logit in extra.logits)], -1)
+
+
+def _products(d_read: Tensor, chunk: Chunk, sources: Sources, row: int, count: int, extra: _Private) -> Tensor:
+    """dout . v [M, n] of all that the row reads, in the order of `_logits`."""
+    products = []
+    if chunk.partial is not None:
+        products.append(dots(d_read, chunk.partial[:, row - chunk.start, None]))
+    if count > chunk.first:
+        values = sources.values[:, chunk.first : count].to(d_read.dtype)
+        products.append(dots(d_read, values))
+    products += [dots(d_read, value[:, None]) for value in extra.values]
+    return torch.cat(products, -1)
