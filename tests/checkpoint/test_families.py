@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from foreign import FAMILIES, save
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -14,7 +15,6 @@ from lightning_dar.checkpoint.families import name_table
 from lightning_dar.checkpoint.load import build_on_meta, open_checkpoint, tensor_infos
 from lightning_dar.model.generate import generate
 from lightning_dar.residual import ResidualConfig
-from foreign import FAMILIES, save
 
 
 def run(source, output, **options):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from foreign import save
 from safetensors.torch import load_file, save_file
 
 from lightning_dar import load_model
@@ -14,7 +15,6 @@ from lightning_dar.data.tokenizer import BYTES_JSON
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.residual import Residual, ResidualConfig, register_residual
 from lightning_dar.residual.standard import Standard
-from foreign import save
 
 IDENTITIES = [
     ResidualConfig(name="delta-sublayer"),

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from foreign import LLAMA3, save
 from safetensors.torch import load_file, save_file
 
 from lightning_dar.checkpoint.convert import Conversion, convert
 from lightning_dar.checkpoint.safetensors_files import SafetensorsFiles
 from lightning_dar.errors import DataError
-from foreign import LLAMA3, save
 
 
 @pytest.fixture

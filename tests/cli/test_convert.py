@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from command_line import only_line
+from foreign import save
 from safetensors.torch import load_file, save_file
 
 from lightning_dar import load_model
 from lightning_dar.checkpoint import convert as conversion
 from lightning_dar.checkpoint import output as outputs
-from foreign import save
-from tests.cli.test_bad_input import only_line
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "tests/reference"

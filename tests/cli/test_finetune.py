@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from command_line import SIZES, fit_args, only_line
+from foreign import save
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lightning_dar import load_model
 from lightning_dar.checkpoint.load import open_checkpoint, read_checkpoint
 from lightning_dar.data.tokenizer import BYTES_JSON
-from foreign import save
-from tests.cli.conftest import SIZES, fit_args
-from tests.cli.test_bad_input import only_line
 
 CHECKPOINT = Path("runs/test/version_0/checkpoints/last.ckpt")
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from command_line import only_line
+from foreign import save
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from lightning_dar import load_model
 from lightning_dar.commands import generate as command
 from lightning_dar.data.tokenizer import Tokenizer as OurTokenizer
 from lightning_dar.model.generate import generate
-from foreign import save
-from tests.cli.test_bad_input import only_line
 
 ROOT = Path(__file__).parents[2]
 
