@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from lightning_dar.ops.history import ReferenceHistory
-from lightning_dar.ops.scores import full_precision, inverse_rms, refuse_double_backward
+from lightning_dar.ops.scores import full_precision, inverse_rms, opaque, refuse_double_backward
 
 
 class FusedHistory(ReferenceHistory):
     """Sources by reference, read by one function."""
 
-    @torch.compiler.disable
+    @opaque
     def _read(self, sources: tuple[Tensor, ...], row: int, stream: Tensor | None, gate: Tensor | None) -> Tensor:
         return _Read.apply(stream, gate, self.query[row], self.gain[row], self.eps, *sources)
 

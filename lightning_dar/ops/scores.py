@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo as opaque  # noqa: F401  torch.compiler.disable, but loaded at the first call
 
 
 def inverse_rms(source: Tensor, eps: float, dtype: torch.dtype) -> Tensor:

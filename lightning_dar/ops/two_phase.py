@@ -24,7 +24,7 @@ from lightning_dar.ops.chunk import Chunk, Scores, Sources, chunk_start, merge, 
 from lightning_dar.ops.chunk_backward import Gradients
 from lightning_dar.ops.history import History, add_read
 from lightning_dar.ops.naive import depth_read
-from lightning_dar.ops.scores import dots, full_precision, inverse_rms, refuse_double_backward
+from lightning_dar.ops.scores import dots, full_precision, inverse_rms, opaque, refuse_double_backward
 
 
 class Tape:
@@ -95,7 +95,7 @@ class TwoPhaseHistory(History):
     def __len__(self) -> int:
         return self.count
 
-    @torch.compiler.disable
+    @opaque
     def append(self, source: Tensor, after: int = -1) -> History:
         if after + 1 >= len(self.query):
             return self  # no row is left to read it
@@ -110,7 +110,7 @@ class TwoPhaseHistory(History):
         token = _Write.apply(source, token, workspace, self.count, after, self.eps)
         return replace(self, count=self.count + 1, token=token, workspace=workspace)
 
-    @torch.compiler.disable
+    @opaque
     def read(
         self,
         row: int,
