@@ -8,6 +8,7 @@ from typing import Any
 from lightning_dar.checkpoint.hf_config import DEFAULT_MAX_POSITIONS, kept_fields, rope_fields
 from lightning_dar.checkpoint.load import HF_DESCRIPTION_KEY, Checkpoint
 from lightning_dar.errors import UsageError
+from lightning_dar.residual.build import checked_options
 from lightning_dar.residual.registry import residual_class
 
 Definition = tuple[str, str]  # module, and name in it
@@ -23,6 +24,8 @@ def routed_config(target: Checkpoint) -> dict[str, Any]:
     """`config.json`: the description of the model, where its code lies, and the sizes that transformers asks for."""
     config, origin = target.config, target.description.get("hf_config")
     kept = {key: value for key, value in target.description.items() if key not in ("tokenizer", "hf_config")}
+    strategy = residual_class(target.residual.name, target.description["plugin"])
+    kept["residual"] = {"name": target.residual.name, "options": checked_options(target.residual, strategy)}
     return {
         "model_type": PACKAGE,
         "architectures": ["RoutedForCausalLM"],

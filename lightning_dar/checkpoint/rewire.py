@@ -9,7 +9,8 @@ from lightning_dar.checkpoint.load import Checkpoint, build_on_meta
 from lightning_dar.checkpoint.tensors import InMemory, Joined
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.residual import ResidualConfig, Shape, build_residual
-from lightning_dar.residual.build import residual_class
+from lightning_dar.residual.build import checked_options
+from lightning_dar.residual.registry import residual_class
 from lightning_dar.residual.routed import AdditiveResidual, RoutedResidual
 
 PREFIX = "residual."
@@ -49,9 +50,9 @@ def shape_of(checkpoint: Checkpoint) -> Shape:
 
 
 def _with_gate(wanted: ResidualConfig) -> ResidualConfig:
-    if issubclass(residual_class(wanted.name), AdditiveResidual) and "gate" not in wanted.options:
-        return replace(wanted, options={**wanted.options, "gate": "alpha"})
-    return wanted
+    cls = residual_class(wanted.name)
+    options = checked_options(wanted, cls)
+    return replace(wanted, options={"gate": "alpha", **options} if issubclass(cls, AdditiveResidual) else options)
 
 
 def _disturbs(wanted: ResidualConfig, source: Checkpoint) -> bool:

@@ -1,5 +1,7 @@
 """convert: a checkpoint into this project's form, or into transformers'."""
 
+from typing import Any
+
 from jsonargparse import Namespace
 
 from lightning_dar.checkpoint.convert import Conversion, convert
@@ -31,7 +33,7 @@ def make_parser() -> PlainParser:
     parser.add_argument(
         "--model.residual.name", type=str, default=None, help="Residual strategy of the result; default: the source's."
     )
-    parser.add_argument("--model.residual.options", type=dict, default={}, help="Options of that strategy.")
+    parser.add_argument("--model.residual.options", type=dict[str, Any], default={}, help="Options of that strategy.")
     parser.add_argument(
         "--dtype",
         choices=["float32", "bfloat16", "float16"],

@@ -19,10 +19,11 @@ def build_residual(config: ResidualConfig, shape: Shape, plugin: str | None = No
     """
     cls = residual_class(config.name, plugin)
     require_depth_read(config.depth_read)
-    return cls(replace(shape, depth_read=config.depth_read), **_checked_options(config, cls))
+    return cls(replace(shape, depth_read=config.depth_read), **checked_options(config, cls))
 
 
-def _checked_options(config: ResidualConfig, cls: type[Residual]) -> dict[str, Any]:
+def checked_options(config: ResidualConfig, cls: type[Residual]) -> dict[str, Any]:
+    """The options with the types that the strategy declares. Raises UsageError as `build_residual` does."""
     from jsonargparse import ArgumentError, ArgumentParser  # not needed to open a checkpoint's classes
 
     parser = ArgumentParser(exit_on_error=False)

@@ -7,6 +7,7 @@ import pytest
 from command_line import fit_args
 
 import cli
+import lightning_dar.commands.trainer  # noqa: F401  here, or Lightning would log to the captured stderr of one test
 
 
 @pytest.fixture(scope="session")

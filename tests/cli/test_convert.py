@@ -54,7 +54,7 @@ def test_options_reach_the_strategy_and_the_report_is_right(source, run):
         *("--model.residual.options.num_blocks", "3", "--model.residual.options.query_init=normal", "--dtype=bfloat16"),
     )
     assert status == 0, err
-    assert "standard -> delta-block num_blocks=3 query_init=normal gate=alpha" in out
+    assert "standard -> delta-block gate=alpha num_blocks=3 query_init=normal" in out
     assert "all 5 gates that scale a read are zero and have a gradient" in out
     size = sum(tensor.numel() * 2 for tensor in load_file("deep/er/out/model.safetensors").values())
     assert f"wrote deep/er/out ({size / 1e6:,.1f} MB of weights)" in out
