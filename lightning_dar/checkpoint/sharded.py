@@ -6,6 +6,7 @@ FOLDER/__0_0.distcp   one file a rank
 """
 
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,9 @@ class ShardedTensors(Tensors):
         info = self.infos[name]
         tensor = torch.empty(info.shape, dtype=info.dtype)
         try:
-            dcp.load({self._prefix + name: tensor}, storage_reader=Reader(self._folder), no_dist=True)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process is meant
+                dcp.load({self._prefix + name: tensor}, storage_reader=Reader(self._folder), no_dist=True)
         except dcp.CheckpointException as error:
             raise DataError(f"{self._folder}: '{name}' cannot be read ({error}); is the save finished?") from error
         return tensor
