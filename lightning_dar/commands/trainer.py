@@ -1,6 +1,7 @@
 """fit, validate and prepare, on LightningCLI."""
 
 import json
+import math
 import sys
 from inspect import signature
 from itertools import pairwise
@@ -31,6 +32,7 @@ DEFAULT_CALLBACKS = [
     {"class_path": "callbacks.FinalValidation"},
     {"class_path": "callbacks.RunSummary"},
 ]
+DOMAIN_METRICS = ("loss", "perplexity", "bits_per_byte")
 VALIDATE_TRAINER = {
     "logger": False,
     "enable_checkpointing": False,
@@ -89,6 +91,13 @@ class RoutedCLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.set_defaults({"trainer.callbacks": DEFAULT_CALLBACKS})
         add_plugins(parser)
+        parser.add_argument(
+            "--domains",
+            type=dict[str, str],
+            default={},
+            help="Only for validate: several sources by name, such as {law: texts/law, code: src}, each validated by "
+            "itself; gives a table, one row a domain.",
+        )
 
     def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
         """Overrides LightningCLI: the help also lists the commands that need no trainer."""
@@ -134,7 +143,7 @@ class RoutedCLI(LightningCLI):
     def _data_for(self, checkpoint: Checkpoint) -> dict[str, Any]:
         """Text other than the checkpoint's own goes to another folder, by the checkpoint's own tokenizer."""
         data, saved = self.config[self.config.subcommand].data, settings_of(checkpoint, resume=False)["data"]
-        if data.source == saved.get("source"):
+        if data.source == saved.get("source") and not self.config[self.config.subcommand].domains:
             return {}
         forced: dict[str, Any] = {"dir": None} if data.dir == saved.get("dir") else {}
         if data.tokenizer in (saved.get("tokenizer"), DEFAULT_TOKENIZER):
@@ -153,6 +162,19 @@ class RoutedCLI(LightningCLI):
                 "configs/quickstart.yaml runs on this machine"
             )
 
+    def validate(self, model: LanguageModel, datamodule: TextData, **options: Any) -> None:
+        """Overrides the trainer's: with `--domains`, once a domain."""
+        domains = self._get(self.config, "domains")
+        if not domains:
+            self.trainer.validate(model, datamodule=datamodule, **options)
+            return
+        rows = []
+        for name, source in domains.items():
+            data = TextData(**{**self._get(self.config, "data"), "source": source, "dir": None})
+            (metrics,) = self.trainer.validate(model, datamodule=data, **{**options, "verbose": False})
+            rows.append([name, *(f"{metrics.get(f'val/{metric}', math.nan):.6g}" for metric in DOMAIN_METRICS)])
+        print(_table(["domain", *(metric.replace("_", " ") for metric in DOMAIN_METRICS)], rows))
+
     def instantiate_classes(self) -> None:
         """For `prepare` the data alone: the config's model and trainer may need what this machine lacks."""
         if self.subcommand != "prepare":
@@ -160,6 +182,12 @@ class RoutedCLI(LightningCLI):
         self.config_init = self.config
         self.model, self.datamodule = None, TextData(**self._get(self.config, "data"))
         self.trainer = RoutedTrainer(accelerator="cpu", devices=1, logger=False, enable_checkpointing=False)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in (head, *rows)]
+    return "\n".join("  ".join(cells).rstrip() for cells in lines)
 
 
 def _checkpoint_path(args: list[str]) -> str | None:

@@ -118,3 +118,21 @@ def test_validate_on_text_of_ones_own(routed, pretrained, run, tmp_path):
     assert results[0] == results[1]
     perplexity, bits = map(float, results[0])
     assert bits == pytest.approx(torch.tensor(perplexity).log2().item(), rel=0.05), "bytes are the tokens, ends aside"
+
+
+def test_validate_several_domains_gives_a_row_each(routed, run, tmp_path):
+    rows = {}
+    for name in ("law", "code"):
+        (tmp_path / name).mkdir()
+        for number in range(40):
+            (tmp_path / name / f"{number}.txt").write_text(f"{name} number {number} of another kind. " * 20)
+        args = ("--ckpt_path", routed, "--data.seq_len=32", "--data.val_fraction=0.2")
+        status, out, err = run("validate", *args, "--data.source", name)
+        assert status == 0, err
+        rows[name] = float(re.search(r"val/perplexity\W+([\d.]+)", out)[1])
+    status, out, err = run("validate", *args, "--domains", "{law: law, code: code}")
+    assert status == 0, err
+    assert re.search(r"^domain +loss +perplexity +bits per byte$", out, re.MULTILINE)
+    for name, perplexity in rows.items():
+        found = re.search(rf"^{name} +[\d.]+ +([\d.]+) +[\d.]+$", out, re.MULTILINE)
+        assert float(found[1]) == pytest.approx(perplexity, rel=1e-5)
