@@ -25,7 +25,7 @@ from lightning_dar.checkpoint.safetensors_files import SINGLE, write_safetensors
 from lightning_dar.checkpoint.settings import portable_settings
 from lightning_dar.checkpoint.tensors import FLOATS, Prefixed, TensorInfo, Tensors
 from lightning_dar.checkpoint.verify import measure_disturbance, verify
-from lightning_dar.data.tokenizer import BYTES_JSON
+from lightning_dar.data.tokenizer import BYTES_JSON, Tokenizer
 from lightning_dar.residual import ResidualConfig
 
 Format = Literal["lightning", "hf"]
@@ -111,6 +111,12 @@ def _layout(target: Checkpoint, form: Format, dtype: torch.dtype | None) -> tupl
         config, tensors = routed_config(target), Prefixed(target.tensors, MODEL_PREFIX)
         files |= code_files(target)
     config["dtype"] = str(stored).removeprefix("torch.")
+    if TOKENIZER_FILE in files and "tokenizer_config.json" not in files:
+        end = Tokenizer(tokenizer)
+        files["tokenizer_config.json"] = json.dumps(
+            {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end.end_token}
+        )
+        config.setdefault("eos_token_id", end.end_id)
     return tensors, {**files, CONFIG_FILE: json.dumps(config, indent=2)}
 
 

@@ -20,6 +20,7 @@ class Tokenizer:
     Attributes:
         vocab_size: one more than the largest id.
         end_id: the id that ends a document.
+        end_token: its text; empty for `bytes`.
         hash: sha256 of `to_json()`.
     """
 
@@ -29,7 +30,7 @@ class Tokenizer:
         self.hash = hashlib.sha256(json_text.encode()).hexdigest()
         if json_text == BYTES_JSON:
             self._backend = None
-            self.vocab_size, self.end_id = _NUM_BYTES + 1, _NUM_BYTES
+            self.vocab_size, self.end_id, self.end_token = _NUM_BYTES + 1, _NUM_BYTES, ""
             return
         try:
             self._backend = _library().Tokenizer.from_str(json_text)
@@ -43,6 +44,7 @@ class Tokenizer:
         if not ends:
             raise DataError(f"a tokenizer without an end token (one of {' '.join(END_TOKENS)})")
         self.vocab_size, self.end_id = max(vocabulary.values()) + 1, vocabulary[ends[0]]
+        self.end_token = ends[0]
 
     @classmethod
     def from_json(cls, json_text: str) -> "Tokenizer":
