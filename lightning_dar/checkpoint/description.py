@@ -20,11 +20,13 @@ def describe(
 ) -> dict[str, Any]:
     """Architecture, strategy with options, the module that registers it, the tokenizer as its own JSON text, and the
     `config.json` of the model that this one comes from."""
+    architecture = asdict(config)
+    del architecture["attention_backend"]  # like the depth read, a choice of the machine and not of the model
     return {
         "format": FORMAT,
         "version": __version__,
-        "architecture": asdict(config),
-        "residual": {"name": residual_config.name, "options": residual_config.options},  # any depth read will do
+        "architecture": architecture,
+        "residual": {"name": residual_config.name, "options": residual_config.options},
         "plugin": type(residual).__module__,
         "tokenizer": tokenizer,
         "hf_config": hf_config,
