@@ -29,6 +29,8 @@ def main(args: Sequence[str] | None = None) -> None:
         sys.exit(_say(error, 2))
     except DataError as error:
         sys.exit(_say(error, 1))
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def _say(error: Exception, status: int) -> int:

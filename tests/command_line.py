@@ -1,4 +1,4 @@
-"""Arguments of a run small enough for a test."""
+"""Arguments of a run small enough for a test, and what a run says when it fails."""
 
 from pathlib import Path
 
@@ -23,3 +23,12 @@ def fit_args(source: Path) -> list[str]:
     flags = [f"--trainer.{key}={value}" for key, value in trainer.items()]
     flags += [f"--data.{key}={value}" for key, value in data.items()]
     return ["fit", *SIZES, *flags]
+
+
+def only_line(err: str) -> str:
+    """The error line; Lightning's own notices before it do not count."""
+    assert "Traceback" not in err
+    lines = [line for line in err.splitlines() if line.startswith("error:")]
+    assert len(lines) == 1, err
+    assert err.rstrip().endswith(lines[0]), "the error is the last thing said"
+    return lines[0]

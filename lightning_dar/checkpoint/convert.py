@@ -10,15 +10,22 @@ import torch
 
 from lightning_dar.checkpoint.families import Exported
 from lightning_dar.checkpoint.hf_config import family_of, write_config
-from lightning_dar.checkpoint.load import CONFIG_FILE, DESCRIPTION_FILE, TOKENIZER_FILE, Checkpoint, open_checkpoint
+from lightning_dar.checkpoint.hf_export import code_files, routed_config
+from lightning_dar.checkpoint.load import (
+    CONFIG_FILE,
+    DESCRIPTION_FILE,
+    MODEL_PREFIX,
+    TOKENIZER_FILE,
+    Checkpoint,
+    open_checkpoint,
+)
 from lightning_dar.checkpoint.output import check_output, new_folder
 from lightning_dar.checkpoint.rewire import rewire
 from lightning_dar.checkpoint.safetensors_files import SINGLE, write_safetensors
 from lightning_dar.checkpoint.settings import portable_settings
-from lightning_dar.checkpoint.tensors import FLOATS, TensorInfo, Tensors
+from lightning_dar.checkpoint.tensors import FLOATS, Prefixed, TensorInfo, Tensors
 from lightning_dar.checkpoint.verify import measure_disturbance, verify
 from lightning_dar.data.tokenizer import BYTES_JSON
-from lightning_dar.errors import UsageError
 from lightning_dar.residual import ResidualConfig
 
 Format = Literal["lightning", "hf"]
@@ -101,7 +108,8 @@ def _layout(target: Checkpoint, form: Format, dtype: torch.dtype | None) -> tupl
         config = write_config(target.config, origin, target.seq_len)
         tensors = Exported(target.tensors, family_of(target.config, origin), target.config.num_layers)
     else:
-        raise UsageError("--format hf: later")
+        config, tensors = routed_config(target), Prefixed(target.tensors, MODEL_PREFIX)
+        files |= code_files(target)
     config["dtype"] = str(stored).removeprefix("torch.")
     return tensors, {**files, CONFIG_FILE: json.dumps(config, indent=2)}
 

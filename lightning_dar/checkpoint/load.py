@@ -20,12 +20,13 @@ from lightning_dar.checkpoint.families import Renamed
 from lightning_dar.checkpoint.hf_config import read_config
 from lightning_dar.checkpoint.safetensors_files import SafetensorsFiles, file_inside, read_json_object
 from lightning_dar.checkpoint.sharded import META_FILE, ShardedTensors
-from lightning_dar.checkpoint.tensors import InMemory, TensorInfo, Tensors
+from lightning_dar.checkpoint.tensors import InMemory, TensorInfo, Tensors, Unprefixed
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.model import Transformer, TransformerConfig, build_transformer
 from lightning_dar.residual import ResidualConfig
 
 MODEL_PREFIX = "model."
+HF_DESCRIPTION_KEY = "lightning_dar"  # in config.json
 DESCRIPTION_FILE = "lightning_dar.json"
 CONFIG_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"
@@ -209,9 +210,7 @@ def _check_format(path: Path, description: Mapping[str, Any]) -> None:
 
 def _lightning_file(path: Path) -> Checkpoint:
     content = read_checkpoint(path)
-    weights = content.pop("state_dict")
-    names = {name: name.removeprefix(MODEL_PREFIX) for name in weights if name.startswith(MODEL_PREFIX)}
-    tensors = InMemory({short: weights[name] for name, short in names.items()})
+    tensors = Unprefixed(InMemory(content.pop("state_dict")), MODEL_PREFIX)
     return Checkpoint(path=path, description=content[DESCRIPTION_KEY], tensors=tensors, content=content)
 
 
@@ -232,6 +231,8 @@ def _converted_folder(folder: Path) -> Checkpoint:
 
 def _foreign_folder(folder: Path) -> Checkpoint:
     hf = read_json_object(file_inside(folder, CONFIG_FILE))
+    if HF_DESCRIPTION_KEY in hf:
+        return _own_hf_folder(folder, hf)
     try:
         config, residual = read_config(hf)
     except DataError as error:
@@ -240,6 +241,15 @@ def _foreign_folder(folder: Path) -> Checkpoint:
     model = build_on_meta(config, residual)
     description = describe(config, model.residual, residual, _tokenizer(files), hf)
     tensors = Renamed(tensors, hf["model_type"], config.num_layers, tensor_infos(model))
+    return Checkpoint(path=folder, description=description, tensors=tensors, files=files)
+
+
+def _own_hf_folder(folder: Path, hf: dict[str, Any]) -> Checkpoint:
+    """A routed model that `convert` wrote for transformers."""
+    description, files = hf[HF_DESCRIPTION_KEY], _carried(folder)
+    _check_format(folder, description)
+    description = {**description, "tokenizer": _tokenizer(files), "hf_config": hf}
+    tensors = Unprefixed(SafetensorsFiles(folder), MODEL_PREFIX)
     return Checkpoint(path=folder, description=description, tensors=tensors, files=files)
 
 

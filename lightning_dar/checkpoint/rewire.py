@@ -25,7 +25,7 @@ def rewire(source: Checkpoint, wanted: ResidualConfig | None, allow_disturbance:
             routing than the source's; back to standard where a gate has moved.
         DataError: a strategy whose sublayers have parameters that the source lacks.
     """
-    if wanted is None or wanted == source.residual:
+    if wanted is None or (wanted.name, wanted.options) == (source.residual.name, source.residual.options):
         return source
     if wanted.name == "standard":
         return _unrouted(source, wanted)
@@ -66,6 +66,9 @@ def _routed(source: Checkpoint, wanted: ResidualConfig) -> Checkpoint:
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
         residual.reset_parameters()
+        if getattr(residual, "gate", None) is not None and getattr(residual, "null_source", None) is not None:
+            # Behind a zero gate a null source may be anything; at zero the two would keep each other there at site 0.
+            torch.nn.init.normal_(residual.null_source, std=source.config.init_std)
     fresh = InMemory({f"{PREFIX}{name}": tensor.to(dtype) for name, tensor in residual.state_dict().items()})
     tensors = Joined(source.tensors, fresh)
     needed = build_on_meta(source.config, wanted).state_dict()

@@ -58,3 +58,33 @@ class Joined(Tensors):
 
     def pieces(self, name: str) -> Iterator[Tensor]:
         return self._owner[name].pieces(name)
+
+
+class Prefixed(Tensors):
+    """Tensors under longer names."""
+
+    def __init__(self, tensors: Tensors, prefix: str):
+        self._tensors, self._prefix = tensors, prefix
+        self.infos = {f"{prefix}{name}": info for name, info in tensors.infos.items()}
+
+    def read(self, name: str) -> Tensor:
+        return self._tensors.read(name.removeprefix(self._prefix))
+
+    def pieces(self, name: str) -> Iterator[Tensor]:
+        return self._tensors.pieces(name.removeprefix(self._prefix))
+
+
+class Unprefixed(Tensors):
+    """The tensors whose names start with the prefix, under what follows it."""
+
+    def __init__(self, tensors: Tensors, prefix: str):
+        self._tensors, self._prefix = tensors, prefix
+        self.infos = {
+            name.removeprefix(prefix): info for name, info in tensors.infos.items() if name.startswith(prefix)
+        }
+
+    def read(self, name: str) -> Tensor:
+        return self._tensors.read(f"{self._prefix}{name}")
+
+    def pieces(self, name: str) -> Iterator[Tensor]:
+        return self._tensors.pieces(f"{self._prefix}{name}")

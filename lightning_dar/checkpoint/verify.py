@@ -31,7 +31,10 @@ def verify(source: Checkpoint, written: Path, dtype: torch.dtype | None) -> list
     expected = _logits(_load(source, dtype), input_ids)
     model = _load(converted)
     if not expected.isfinite().all() or not torch.equal(_logits(model, input_ids), expected):
-        raise DataError("verification failed: the converted model's logits are not the source's")
+        raise DataError(
+            "verification failed: the converted model's logits are not the source's; a strategy that changes what the "
+            "network computes needs --allow-disturbance"
+        )
     found = ["logits equal the source's to the last bit"]
     if source.residual.name == "standard" and converted.residual.name != "standard":
         plain = build_residual(ResidualConfig(name="standard"), shape_of(source))
@@ -51,6 +54,10 @@ def measure_disturbance(
     if source.description["tokenizer"] is None:
         return None
     windows = _calibration_windows(source.description["tokenizer"], text)
+    if windows.max() >= source.config.vocab_size:
+        raise DataError(
+            f"tokenizer.json has id {windows.max()}, the model's vocabulary ends at {source.config.vocab_size - 1}"
+        )
     return _loss(_load(source, dtype), windows), _loss(_load(open_checkpoint(written)), windows)
 
 

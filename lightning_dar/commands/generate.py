@@ -59,7 +59,7 @@ def run(args: list[str]) -> None:
         generator=torch.Generator().manual_seed(options.seed),
     )
     ends = set() if options.ignore_end else {tokenizer.end_id, *checkpoint.end_ids}
-    for text in _text(tokenizer, (token.item() for token in tokens), ends):
+    for text in _text(tokenizer, (token.item() for token in tokens), ends, before=prompt[-1]):
         print(text, end="", flush=True)
     print()
 
@@ -104,10 +104,11 @@ def _device(name: str):
         raise UsageError(f"--device {name}: not usable here ({str(error).splitlines()[0]})") from error
 
 
-def _text(tokenizer: Tokenizer, ids: Iterable[int], ends: set[int]) -> Iterator[str]:
-    """Text as it grows. A character of several tokens appears when its last one is there."""
-    pending: list[int] = []
-    shown = ""
+def _text(tokenizer: Tokenizer, ids: Iterable[int], ends: set[int], before: int) -> Iterator[str]:
+    """Text as it grows after the token `before`: some tokenizers decode a first token without its space. A character
+    of several tokens appears when its last one is there."""
+    pending = [before]
+    shown = tokenizer.decode(pending)
     for token in ids:
         if token in ends:
             break
@@ -118,5 +119,6 @@ def _text(tokenizer: Tokenizer, ids: Iterable[int], ends: set[int]) -> Iterator[
         yield text[len(shown) :]
         shown = text
         if text.endswith("\n"):  # a safe place to forget the past: decoding stays linear
-            pending, shown = [], ""
+            pending = [token]
+            shown = tokenizer.decode(pending)
     yield tokenizer.decode(pending)[len(shown) :]

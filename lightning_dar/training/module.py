@@ -79,20 +79,17 @@ class LanguageModel(L.LightningModule):
         for name, value in architecture.items():
             value = asdict(value) if isinstance(value, RopeScaling) else value
             if value is not None and value != own.get(name):
-                raise UsageError(
-                    f"model.{name}={value}: the checkpoint to start from has {own.get(name)}; leave it unset"
-                )
-        if self.residual not in (ResidualConfig(), checkpoint.residual):
+                raise UsageError(f"model.{name}={value}: {has} {own.get(name)}; leave it unset")
+        wired, asked = checkpoint.residual, (self.residual.name, self.residual.options)
+        if asked not in ((ResidualConfig().name, {}), (wired.name, wired.options)):
             raise UsageError(
-                f"model.residual.name={self.residual.name}: {has} {checkpoint.residual.name} with "
-                f"{checkpoint.residual.options}; leave it unset, or convert the checkpoint first"
+                f"model.residual.name={self.residual.name}: {has} {wired.name} with {wired.options}; "
+                "leave it unset, or convert the checkpoint first"
             )
-        self.residual = checkpoint.residual
+        self.residual = replace(self.residual, name=wired.name, options=wired.options)
         self.config = replace(checkpoint.config, attention_backend=backend or checkpoint.config.attention_backend)
-        self.hf_config, self.known_tokenizer = (
-            checkpoint.description.get("hf_config"),
-            checkpoint.description["tokenizer"],
-        )
+        self.hf_config = checkpoint.description.get("hf_config")
+        self.known_tokenizer = checkpoint.description["tokenizer"]
 
     def setup(self, stage: str) -> None:
         """Takes from the data what the model and the metrics need to know of it.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import SIZES, fit_args
+from command_line import SIZES, fit_args, only_line
 
 USAGE = [
     (["--model.residual.name=delta-bloc"], "unknown strategy 'delta-bloc'"),
@@ -29,15 +29,6 @@ USAGE = [
     (["--plugins=no_such_module"], "plugin 'no_such_module' cannot be imported"),
     (["--config=no_such.yaml"], "no_such.yaml"),
 ]
-
-
-def only_line(err: str) -> str:
-    """The error line; Lightning's own notices before it do not count."""
-    assert "Traceback" not in err
-    lines = [line for line in err.splitlines() if line.startswith("error:")]
-    assert len(lines) == 1, err
-    assert err.rstrip().endswith(lines[0]), "the error is the last thing said"
-    return lines[0]
 
 
 @pytest.mark.parametrize(("args", "says"), USAGE, ids=[" ".join(args) for args, _ in USAGE])

@@ -17,6 +17,9 @@ CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 PAPER_PARAMETERS = {"220m": 220_516_608, "533m": 533_123_072, "7.6b": 7_568_405_504, "qwen3-0.6b": 596_049_920}
 
 
+ALPHA = "tests/reference/delta_sublayer_alpha_gate"
+
+
 class Parsed(RoutedCLI):
     """Builds model, data and callbacks of a command line, and stops before the trainer."""
 
@@ -40,6 +43,8 @@ def command(config: Path) -> list[str]:
 def test_config(config, monkeypatch):
     monkeypatch.chdir(ROOT)
     args = command(config)
+    if config.stem.startswith("finetune"):  # the user lays the checkpoint there; here a tiny one takes its place
+        args += ["--model.init_from", ALPHA]
     assert str(config.relative_to(ROOT)) in args, "the first line runs this very config"
     parsed = Parsed(args)
     assert parsed.trainer.max_steps > 0
@@ -54,6 +59,13 @@ def test_config(config, monkeypatch):
         assert body == 1_043_922_688
     if config.parent.name == "residual":
         assert config.stem.startswith(parsed.model.residual.name)
+
+
+def test_fine_tuning_takes_the_papers_rates():
+    args = [*command(ROOT / "configs/finetune_delta_block.yaml"), "--model.init_from", str(ROOT / ALPHA)]
+    parsed = Parsed(args)
+    assert (parsed.model.optimizer.lr, parsed.model.optimizer.routing_lr) == (5e-5, 5e-3)
+    assert parsed.model.residual.options["gate"] == "alpha"
 
 
 def test_the_paper_recipe(monkeypatch):

@@ -12,7 +12,10 @@ from command_line import fit_args
 from lightning_dar import load_model
 
 ROOT = Path(__file__).parents[2]
-STRATEGIES = {"ddp": ["--trainer.strategy=ddp"], "fsdp2": ["--trainer.strategy.class_path=lightning_dar.training.FSDP2"]}
+STRATEGIES = {
+    "ddp": ["--trainer.strategy=ddp"],
+    "fsdp2": ["--trainer.strategy.class_path=lightning_dar.training.FSDP2"],
+}
 
 
 def fit(folder: Path, *args: str) -> Path:
