@@ -18,6 +18,8 @@ from lightning_dar.commands import PLAIN, plain_command
 from lightning_dar.commands.parser import OneLine, add_plugins, use_plugins
 from lightning_dar.data import TextData
 from lightning_dar.errors import UsageError
+from lightning_dar.residual import ResidualConfig
+from lightning_dar.residual.build import checked_options
 from lightning_dar.residual.registry import residual_class
 from lightning_dar.training import LanguageModel
 
@@ -124,21 +126,26 @@ class RoutedCLI(LightningCLI):
             settings["trainer"] |= VALIDATE_TRAINER
         after = args.index(subcommand) + 1
         self.config = parser.parse_args([*args[:after], "--config", json.dumps(settings), *args[after:]])
-        self._refuse_contradictions(settings["model"])
         self._override(data=self._data_for(self.checkpoint))
         if subcommand != "fit" and Path(path).is_dir():  # outside of fit Lightning opens files only
             self._override(model={"init_from": path})
             self.config[subcommand].ckpt_path = None
 
-    def _refuse_contradictions(self, saved: dict[str, Any]) -> None:
-        model = self.config[self.config.subcommand].model
-        given = {**model, **{f"residual.{key}": model.residual[key] for key in ("name", "options")}}
-        has = {**saved, **{f"residual.{key}": saved["residual"][key] for key in ("name", "options")}}
-        for key, value in given.items():
-            if key in has and key not in ("residual", "optimizer", "freeze_base") and value not in (None, has[key]):
-                value = value.as_dict() if hasattr(value, "as_dict") else value
-                if value != has[key]:
-                    raise UsageError(f"model.{key}={value}: the checkpoint has {has[key]}; leave it unset")
+    def _refuse_contradictions(self) -> None:
+        """Raises UsageError where an option asks for another network than the checkpoint's."""
+        description, model = self.checkpoint.description, self._get(self.config, "model")
+        saved = description["residual"]
+        cls = residual_class(saved["name"], description["plugin"])
+        asked = {key: model[key] for key in description["architecture"]} | {"residual.name": model.residual.name}
+        has = description["architecture"] | {"residual.name": saved["name"]}
+        if model.residual.name == saved["name"]:
+            for values, options in ((asked, model.residual.options), (has, saved["options"])):
+                checked = checked_options(ResidualConfig(name=saved["name"], options=options), cls)
+                values |= {f"residual.options.{key}": value for key, value in checked.items()}
+        for key, value in asked.items():
+            value = value.as_dict() if isinstance(value, Namespace) else value
+            if value is not None and value != has.get(key):
+                raise UsageError(f"model.{key}={value}: the checkpoint has {has.get(key)}; leave it unset")
 
     def _parse_ckpt_path(self) -> None:
         """LightningCLI's own way of taking settings from a checkpoint, which `parse_arguments` replaces."""
@@ -159,8 +166,7 @@ class RoutedCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         use_plugins(self._get(self.config, "plugins"))
         if self.checkpoint is not None:
-            description = self.checkpoint.description
-            residual_class(description["residual"]["name"], description["plugin"])
+            self._refuse_contradictions()
         trainer = self._get(self.config, "trainer")
         has_gpu = torch.cuda.is_available() or (trainer.accelerator == "gpu" and torch.backends.mps.is_available())
         if self.subcommand != "prepare" and trainer.accelerator in ("gpu", "cuda") and not has_gpu:

@@ -48,7 +48,7 @@ def test_config(config, monkeypatch):
     assert str(config.relative_to(ROOT)) in args, "the first line runs this very config"
     parsed = Parsed(args)
     assert parsed.trainer.max_steps > 0
-    assert parsed.datamodule.hparams.seq_len in (128, 2048)
+    assert parsed.datamodule.hparams.seq_len in (128, 256, 2048)
     config_on_meta = replace(parsed.model.config, vocab_size=parsed.model.config.vocab_size or 4096)
     with torch.device("meta"):
         model = build_transformer(config_on_meta, parsed.model.residual)
