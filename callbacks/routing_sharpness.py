@@ -1,12 +1,15 @@
 """Is routing sharp, or has it collapsed to the mean of its sources?"""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
 
 from callbacks.heat_map import draw_routing
+from lightning_dar.residual import Residual
 from lightning_dar.residual.probe import RoutingProbe, SiteRouting, mean_sharpness
 
 
@@ -23,7 +26,7 @@ class RoutingSharpness(Callback):
 
     Args:
         every_n_steps: optimizer steps between two measurements in training.
-        val_batches: validation batches that are measured.
+        val_batches: validation batches that are measured, on each device.
     """
 
     def __init__(self, every_n_steps: int = 50, val_batches: int = 4):
@@ -35,7 +38,7 @@ class RoutingSharpness(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if trainer.global_step - self._measured_step < self.every_n_steps:
+        if trainer.global_step - self._measured_step < self.every_n_steps or not _routes(pl_module):
             return
         self._measured_step = trainer.global_step
         probe = _new_probe(pl_module)
@@ -55,16 +58,18 @@ class RoutingSharpness(Callback):
         pl_module.log("sharpness", metrics["routing/sharpness"], prog_bar=True, logger=False)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._val_probe = _new_probe(pl_module)
+        self._val_probe = _new_probe(pl_module) if _routes(pl_module) else None
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
     ) -> None:
-        if batch_idx < self.val_batches:
+        if self._val_probe is not None and batch_idx < self.val_batches:
             _run(trainer, pl_module, self._val_probe, batch)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         probe = self._val_probe
+        if probe is None:
+            return
         probe.reduce(_summed(trainer))
         sites = probe.sites
         if not sites:
@@ -87,6 +92,11 @@ class RoutingSharpness(Callback):
             figure.savefig(self.heat_map, dpi=150)
 
 
+def _routes(pl_module: LightningModule) -> bool:
+    """Whether the strategy shows its routing weights: `standard` and some plugins have none to measure."""
+    return type(pl_module.model.residual).routing_weights is not Residual.routing_weights
+
+
 def _new_probe(pl_module: LightningModule) -> RoutingProbe:
     model = pl_module.model
     return RoutingProbe(model.residual, num_sites=len(model.sublayers))
@@ -103,5 +113,8 @@ def _run(trainer: Trainer, pl_module: LightningModule, probe: RoutingProbe, batc
         )
 
 
-def _summed(trainer: Trainer) -> Any:
-    return lambda tensor: trainer.strategy.reduce(tensor, reduce_op="sum")
+def _summed(trainer: Trainer) -> Callable[[Tensor], Tensor]:
+    if trainer.world_size == 1:
+        return lambda sums: sums
+    device = trainer.strategy.root_device
+    return lambda sums: trainer.strategy.reduce(sums.to(device), reduce_op="sum").cpu()

@@ -45,7 +45,8 @@ class RunSummary(Callback):
         ):
             if key in metrics:
                 rows.append((name, form.format(metrics[key].item())))
-        if "val/loss" in metrics and "val/sharpness" not in metrics:
+        measured = any(isinstance(callback, RoutingSharpness) for callback in trainer.callbacks)
+        if measured and "val/sharpness" not in metrics:
             rows.append(("sharpness", "none: nothing is routed"))
         return rows
 

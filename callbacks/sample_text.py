@@ -3,6 +3,7 @@
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from lightning_dar.errors import UsageError
 from lightning_dar.model.generate import generate
 
 
@@ -25,6 +26,8 @@ class SampleText(Callback):
         top_k: int = 50,
         seed: int = 0,
     ):
+        if not prompt:
+            raise UsageError("SampleText: prompt is empty; give some text to continue")
         self.prompt, self.max_new_tokens = prompt, max_new_tokens
         self.temperature, self.top_k, self.seed = temperature, top_k, seed
         self.text: str | None = None
@@ -33,7 +36,7 @@ class SampleText(Callback):
         tokenizer = getattr(pl_module, "tokenizer", None)
         if trainer.sanity_checking or tokenizer is None:
             return
-        prompt = torch.tensor([tokenizer.encode(self.prompt)], device=pl_module.device)
+        prompt = torch.tensor([tokenizer.encode(self.prompt)], dtype=torch.long, device=pl_module.device)
         with trainer.precision_plugin.forward_context():
             ids = generate(
                 pl_module.model,

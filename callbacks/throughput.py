@@ -8,11 +8,12 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 class Throughput(Callback):
     """Logs `throughput/tokens_per_second` (all ranks together) and `throughput/data_wait` (share of the training
-    time, 0 to 1), each over the trainer's `log_every_n_steps`; validation and the first step do not count.
+    time, 0 to 1), each over the trainer's `log_every_n_steps`; validation and the first batch do not count.
     """
 
     def __init__(self) -> None:
         self._ended: float | None = None
+        self._logged_step = 0
         self._reset()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
@@ -27,10 +28,14 @@ class Throughput(Callback):
             self._elapsed += now - self._ended
             self._tokens += batch["input_ids"].numel() * trainer.world_size
         self._ended = now
-        if (batch_idx + 1) % trainer.log_every_n_steps == 0 and self._elapsed > 0:
+        if trainer.global_step - self._logged_step >= trainer.log_every_n_steps and self._elapsed > 0:
+            self._logged_step = trainer.global_step
             pl_module.log("throughput/tokens_per_second", self._tokens / self._elapsed, prog_bar=True)
             pl_module.log("throughput/data_wait", self._waited / self._elapsed)
             self._reset()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._logged_step = trainer.global_step
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._ended = None

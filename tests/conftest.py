@@ -1,5 +1,8 @@
 """Fixtures that every test may use."""
 
+import random
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -18,3 +21,15 @@ def seeded():
 def own_registry(monkeypatch):
     """Strategies registered by the test are forgotten after it."""
     monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+
+
+@pytest.fixture(scope="session")
+def text_folder(tmp_path_factory) -> Path:
+    """60 documents of made-up sentences, about 60 KB."""
+    draw = random.Random(0)
+    words = [f"{a}{b}" for a in ("ta", "ko", "ri", "me") for b in ("n", "lo", "s", "vi", "pa")]
+    folder = tmp_path_factory.mktemp("text")
+    for number in range(60):
+        text = " ".join(draw.choice(words) for _ in range(200)) + ".\n"
+        (folder / f"{number:02d}.txt").write_text(text)
+    return folder

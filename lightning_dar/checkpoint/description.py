@@ -5,6 +5,7 @@ from typing import Any
 
 from lightning_dar.model import TransformerConfig
 from lightning_dar.residual import Residual, ResidualConfig
+from lightning_dar.residual.build import with_defaults
 from lightning_dar.version import __version__
 
 DESCRIPTION_KEY = "lightning_dar"
@@ -20,11 +21,14 @@ def describe(
 ) -> dict[str, Any]:
     """Architecture, strategy with options, the module that registers it, the tokenizer as its own JSON text, and the
     `config.json` of the model that this one comes from."""
+    spelled_out = with_defaults(residual_config, type(residual))
+    architecture = asdict(config)
+    del architecture["attention_backend"]  # like the depth read, a choice of the machine and not of the model
     return {
         "format": FORMAT,
         "version": __version__,
-        "architecture": asdict(config),
-        "residual": {"name": residual_config.name, "options": residual_config.options},  # any depth read will do
+        "architecture": architecture,
+        "residual": {"name": residual_config.name, "options": spelled_out.options},
         "plugin": type(residual).__module__,
         "tokenizer": tokenizer,
         "hf_config": hf_config,

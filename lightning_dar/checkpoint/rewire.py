@@ -1,12 +1,12 @@
 """A checkpoint under another residual strategy: which tensors it gains or loses, and whether it stays what it was."""
 
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 
+from lightning_dar.checkpoint.description import describe
 from lightning_dar.checkpoint.load import Checkpoint, build_on_meta
-from lightning_dar.checkpoint.tensors import InMemory, Joined
+from lightning_dar.checkpoint.tensors import InMemory, Joined, Tensors
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.residual import ResidualConfig, Shape, build_residual
 from lightning_dar.residual.build import checked_options
@@ -26,7 +26,10 @@ def rewire(source: Checkpoint, wanted: ResidualConfig | None, allow_disturbance:
             routing than the source's; back to standard where a gate has moved.
         DataError: a strategy whose sublayers have parameters that the source lacks.
     """
-    if wanted is None or (wanted.name, wanted.options) == (source.residual.name, source.residual.options):
+    if wanted is None:
+        return source
+    own, wanted = source.residual, _typed(wanted)
+    if wanted.name == own.name and all(own.options.get(key) == value for key, value in wanted.options.items()):
         return source
     if wanted.name == "standard":
         return _unrouted(source, wanted)
@@ -49,10 +52,14 @@ def shape_of(checkpoint: Checkpoint) -> Shape:
     return Shape(num_layers=config.num_layers, hidden_size=config.hidden_size, eps=config.norm_eps)
 
 
+def _typed(wanted: ResidualConfig) -> ResidualConfig:
+    return replace(wanted, options=checked_options(wanted, residual_class(wanted.name)))
+
+
 def _with_gate(wanted: ResidualConfig) -> ResidualConfig:
-    cls = residual_class(wanted.name)
-    options = checked_options(wanted, cls)
-    return replace(wanted, options={"gate": "alpha", **options} if issubclass(cls, AdditiveResidual) else options)
+    if not issubclass(residual_class(wanted.name), AdditiveResidual):
+        return wanted
+    return replace(wanted, options={"gate": "alpha", **wanted.options})
 
 
 def _disturbs(wanted: ResidualConfig, source: Checkpoint) -> bool:
@@ -77,7 +84,7 @@ def _routed(source: Checkpoint, wanted: ResidualConfig) -> Checkpoint:
     problems += [f"it has no {name}" for name in tensors.infos if name not in needed]
     if problems:
         raise DataError(f"strategy {wanted.name} builds other sublayers than '{source.path}': {'; '.join(problems)}")
-    return _described(source, wanted, type(residual).__module__, tensors)
+    return _described(source, wanted, tensors)
 
 
 def _unrouted(source: Checkpoint, wanted: ResidualConfig) -> Checkpoint:
@@ -92,9 +99,10 @@ def _unrouted(source: Checkpoint, wanted: ResidualConfig) -> Checkpoint:
     tensors = Joined(source.tensors)
     for name in own:
         del tensors.infos[name]
-    return _described(source, wanted, "lightning_dar.residual.standard", tensors)
+    return _described(source, wanted, tensors)
 
 
-def _described(source: Checkpoint, residual: ResidualConfig, plugin: str, tensors: Any) -> Checkpoint:
-    description = {**source.description, "residual": asdict(residual), "plugin": plugin}
+def _described(source: Checkpoint, residual: ResidualConfig, tensors: Tensors) -> Checkpoint:
+    built, known = build_residual(residual, shape_of(source)), source.description
+    description = describe(source.config, built, residual, known["tokenizer"], known.get("hf_config"))
     return replace(source, description=description, tensors=tensors)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,9 @@ def own_tokenizer(checkpoint: Checkpoint, folder: Path = Path("data/tokenizers")
     path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        partial = path.with_suffix(f".{os.getpid()}")  # another process may write the same file
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
     return str(path)
 
 

@@ -4,11 +4,11 @@ import json
 import math
 import sys
 from inspect import signature
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
+from jsonargparse import Namespace
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -19,6 +19,8 @@ from lightning_dar.commands import PLAIN, plain_command
 from lightning_dar.commands.parser import OneLine, add_plugins, use_plugins
 from lightning_dar.data import TextData
 from lightning_dar.errors import UsageError
+from lightning_dar.residual import ResidualConfig
+from lightning_dar.residual.build import checked_options
 from lightning_dar.residual.registry import residual_class
 from lightning_dar.training import LanguageModel
 
@@ -33,6 +35,7 @@ DEFAULT_CALLBACKS = [
     {"class_path": "callbacks.RunSummary"},
 ]
 DOMAIN_METRICS = ("loss", "perplexity", "bits_per_byte")
+FOUND_BY_LIGHTNING = ("last", "best", "hpc", "registry")
 VALIDATE_TRAINER = {
     "logger": False,
     "enable_checkpointing": False,
@@ -109,33 +112,52 @@ class RoutedCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Settings come from the checkpoint first; config files and options of the command line override them."""
         args = sys.argv[1:] if args is None else list(args)
-        path = _checkpoint_path(args)
-        self.checkpoint = None if path is None else open_checkpoint(path)
-        if self.checkpoint is not None:
-            settings = settings_of(self.checkpoint, resume=args[0] == "fit")
-            if args[0] == "validate":
-                settings["trainer"] |= VALIDATE_TRAINER
-            args = [args[0], "--config", json.dumps(settings), *args[1:]]
         self.config = parser.parse_args(args)
+        subcommand = self.config.subcommand
+        path = self.config[subcommand].get("ckpt_path")
+        named = path is not None and path not in FOUND_BY_LIGHTNING
+        self.checkpoint = open_checkpoint(path) if named else None
+        if self.checkpoint is not None:
+            self._settle(parser, args)
+        elif (start := self.config[subcommand].model.init_from) is not None:
+            self._override(data=self._data_for(open_checkpoint(start)))
 
-    def _parse_ckpt_path(self) -> None:
-        """Overrides LightningCLI: architecture, strategy and tokenizer are always the checkpoint's."""
-        subcommand, config = self.config.subcommand, self.config[self.config.subcommand]
-        if self.checkpoint is None:
-            if config.model.init_from is not None:
-                self._override(data=self._data_for(open_checkpoint(config.model.init_from)))
-            return
-        saved = settings_of(self.checkpoint, resume=False)["model"]
-        forced = {key: value for key, value in saved.items() if key not in ("optimizer", "freeze_base")}
+    def _settle(self, parser: LightningArgumentParser, args: list[str]) -> None:
+        """Takes the settings of `--ckpt_path`. Raises UsageError where other ones contradict the weights."""
+        subcommand, path = self.config.subcommand, self.config[self.config.subcommand].ckpt_path
         if subcommand == "fit" and not self.checkpoint.resumable:
             raise UsageError(
-                f"--ckpt_path {config.ckpt_path}: no training to go on with is in it; start from its weights by "
-                f"--model.init_from {config.ckpt_path}"
+                f"--ckpt_path {path}: no training to go on with is in it; start from its weights by "
+                f"--model.init_from {path}"
             )
-        self._override(model=forced, data=self._data_for(self.checkpoint))
-        if subcommand != "fit" and Path(config.ckpt_path).is_dir():  # outside of fit Lightning opens files only
-            self._override(model={"init_from": config.ckpt_path})
+        settings = settings_of(self.checkpoint, resume=subcommand == "fit")
+        if subcommand == "validate":
+            settings["trainer"] |= VALIDATE_TRAINER
+        after = args.index(subcommand) + 1
+        self.config = parser.parse_args([*args[:after], "--config", json.dumps(settings), *args[after:]])
+        self._override(data=self._data_for(self.checkpoint))
+        if subcommand != "fit" and Path(path).is_dir():  # outside of fit Lightning opens files only
+            self._override(model={"init_from": path})
             self.config[subcommand].ckpt_path = None
+
+    def _refuse_contradictions(self) -> None:
+        """Raises UsageError where an option asks for another network than the checkpoint's."""
+        description, model = self.checkpoint.description, self._get(self.config, "model")
+        saved = description["residual"]
+        cls = residual_class(saved["name"], description["plugin"])
+        asked = {key: model[key] for key in description["architecture"]} | {"residual.name": model.residual.name}
+        has = description["architecture"] | {"residual.name": saved["name"]}
+        if model.residual.name == saved["name"]:
+            for values, options in ((asked, model.residual.options), (has, saved["options"])):
+                checked = checked_options(ResidualConfig(name=saved["name"], options=options), cls)
+                values |= {f"residual.options.{key}": value for key, value in checked.items()}
+        for key, value in asked.items():
+            value = value.as_dict() if isinstance(value, Namespace) else value
+            if value is not None and value != has.get(key):
+                raise UsageError(f"model.{key}={value}: the checkpoint has {has.get(key)}; leave it unset")
+
+    def _parse_ckpt_path(self) -> None:
+        """LightningCLI's own way of taking settings from a checkpoint, which `parse_arguments` replaces."""
 
     def _override(self, **sections: dict[str, Any]) -> None:
         self.config = self.parser.parse_object({self.config.subcommand: sections}, self.config)
@@ -153,14 +175,29 @@ class RoutedCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         use_plugins(self._get(self.config, "plugins"))
         if self.checkpoint is not None:
-            description = self.checkpoint.description
-            residual_class(description["residual"]["name"], description["plugin"])
-        accelerator = self._get(self.config, "trainer").accelerator
-        if self.subcommand != "prepare" and accelerator in ("gpu", "cuda") and not torch.cuda.is_available():
+            self._refuse_contradictions()
+        trainer = self._get(self.config, "trainer")
+        has_gpu = torch.cuda.is_available() or (trainer.accelerator == "gpu" and torch.backends.mps.is_available())
+        if self.subcommand != "prepare" and trainer.accelerator in ("gpu", "cuda") and not has_gpu:
             raise UsageError(
-                f"trainer.accelerator={accelerator}: this config needs a CUDA GPU and none was found; "
+                f"trainer.accelerator={trainer.accelerator}: this config needs a CUDA GPU and none was found; "
                 "configs/quickstart.yaml runs on this machine"
             )
+        self._drop_idle_callbacks(trainer)
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        try:
+            return super().instantiate_trainer(**kwargs)
+        except ValueError as error:  # how Lightning refuses a strategy, precision or device that it does not know
+            raise UsageError(f"trainer: {error}") from error
+
+    def _drop_idle_callbacks(self, trainer: Namespace) -> None:
+        """Lightning refuses a rate monitor without a logger, and a checkpoint callback where none are wanted."""
+        idle = {
+            "lightning.pytorch.callbacks.LearningRateMonitor": trainer.logger is False,
+            "lightning.pytorch.callbacks.ModelCheckpoint": trainer.enable_checkpointing is False,
+        }
+        trainer.callbacks = [entry for entry in trainer.callbacks or [] if not idle.get(entry.class_path, False)]
 
     def validate(self, model: LanguageModel, datamodule: TextData, **options: Any) -> None:
         """Overrides the trainer's: with `--domains`, once a domain."""
@@ -188,13 +225,6 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in (head, *rows)]
     return "\n".join("  ".join(cells).rstrip() for cells in lines)
-
-
-def _checkpoint_path(args: list[str]) -> str | None:
-    """The checkpoint named on the command line; None if none is, or one that Lightning finds itself (`last`)."""
-    named = [value for key, value in pairwise(args) if key == "--ckpt_path"]
-    named += [arg.split("=", 1)[1] for arg in args if arg.startswith("--ckpt_path=")]
-    return named[-1] if named and named[-1] not in ("last", "best", "hpc", "null") else None
 
 
 def run(args: list[str]) -> None:

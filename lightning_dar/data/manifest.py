@@ -6,6 +6,7 @@ DIR/train/            litdata shards of token ids (TokensLoader): index.json, ch
 DIR/val/
 """
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from lightning_dar.data.tokenizer import Tokenizer, bpe_size, load_tokenizer
 from lightning_dar.errors import DataError
 
 FORMAT = 1
+HASHED_BYTES = 2**29  # the content of shards is checked at every start up to this size of a split, above it their sizes
 SPLITS = ("train", "val")
 
 
@@ -83,16 +85,26 @@ def read_tokenizer(directory: Path, manifest: dict[str, Any]) -> Tokenizer:
     return tokenizer
 
 
-def _check_shards(folder: Path, sizes: dict[str, int]) -> None:
+def describe_shard(path: Path) -> dict[str, Any]:
+    """What a shard must be later: its size in bytes and the hash of its content."""
+    with path.open("rb") as shard:
+        return {"bytes": path.stat().st_size, "blake2b": hashlib.file_digest(shard, hashlib.blake2b).hexdigest()}
+
+
+def _check_shards(folder: Path, expected: dict[str, dict[str, Any]]) -> None:
     chunks = read_json(folder / "index.json").get("chunks")
-    if not isinstance(chunks, list) or {chunk.get("filename") for chunk in chunks} != set(sizes):
+    if not isinstance(chunks, list) or {chunk.get("filename") for chunk in chunks} != set(expected):
         raise DataError(f"{folder / 'index.json'}: damaged, its chunks are not those of manifest.json")
-    for name, expected in sizes.items():
+    remedy = "remove the folder to prepare it anew"
+    hashed = sum(shard["bytes"] for shard in expected.values()) <= HASHED_BYTES
+    for name, shard in expected.items():
         path = folder / name
         if not path.is_file():
-            raise DataError(f"{path}: shard missing; remove the folder to prepare it anew")
-        if (size := path.stat().st_size) != expected:
-            raise DataError(f"{path}: shard has {size} bytes, not {expected}; remove the folder to prepare it anew")
+            raise DataError(f"{path}: shard missing; {remedy}")
+        if (size := path.stat().st_size) != shard["bytes"]:
+            raise DataError(f"{path}: shard has {size} bytes, not {shard['bytes']}; {remedy}")
+        if hashed and describe_shard(path) != shard:
+            raise DataError(f"{path}: shard damaged, its content is not what was prepared; {remedy}")
 
 
 def _differences(manifest: dict[str, Any], request: Request) -> list[str]:
@@ -103,7 +115,7 @@ def _differences(manifest: dict[str, Any], request: Request) -> list[str]:
         "data.val_fraction": (manifest["split"]["val_fraction"],) * 2,
     }
     asked = {
-        "data.source": (fingerprint(find_files(request.source)), ", ".join(request.source)),
+        "data.source": (_fingerprint(manifest, request), ", ".join(request.source)),
         "data.text_field": (request.text_field,) * 2,
         "data.tokenizer": _tokenizer_identity(request.tokenizer),
         "data.val_fraction": (request.val_fraction,) * 2,
@@ -115,6 +127,16 @@ def _differences(manifest: dict[str, Any], request: Request) -> list[str]:
             same_name = " (with other content)" if shown == asked_shown else ""
             lines.append(f"{option}: the folder has {shown}, asked for {asked_shown}{same_name}")
     return lines
+
+
+def _fingerprint(manifest: dict[str, Any], request: Request) -> str:
+    """Of the text as it is now; where it is gone but named the same, the shards stand for it."""
+    try:
+        return fingerprint(find_files(request.source))
+    except DataError:
+        if manifest["source"] == list(request.source):
+            return manifest["source_fingerprint"]
+        raise
 
 
 def _tokenizer_identity(spec: str, sha256: str | None = None) -> tuple[str, str]:

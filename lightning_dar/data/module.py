@@ -13,7 +13,7 @@ from lightning_dar.data.manifest import SPLITS, Request, open_folder, open_prepa
 from lightning_dar.data.options import check_options, default_dir, existing_shards
 from lightning_dar.data.prepare import prepare
 from lightning_dar.data.samplers import TrainSampler, ValidationSampler
-from lightning_dar.data.tokenizer import Tokenizer, load_tokenizer
+from lightning_dar.data.tokenizer import Tokenizer, bpe_size, load_tokenizer
 from lightning_dar.data.windows import Windows, collate, is_url
 from lightning_dar.errors import DataError, UsageError
 
@@ -38,7 +38,7 @@ class TextData(L.LightningDataModule):
             one that made them.
         dir: Folder for the prepared shards, by default data/<source>-<tokenizer>. Leave unset for shards
             that exist.
-        val_fraction: Share of the documents for validation, chosen by a hash of their text.
+        val_fraction: Share of the documents for validation, chosen by a hash of their text (long ones piece by piece).
         seq_len: T, the tokens a window feeds to the model.
         batch_size: Windows per device and batch.
         num_workers: Processes that load batches, per device; 0 loads in the training process.
@@ -104,7 +104,7 @@ class TextData(L.LightningDataModule):
             manifest = open_folder(Path(folder))
         else:
             spec = self._request.tokenizer
-            return None, load_tokenizer(spec) if Path(spec).exists() else None
+            return None, None if spec == "bytes" or bpe_size(spec) is not None else load_tokenizer(spec)
         return manifest, read_tokenizer(Path(folder), manifest)
 
     @property

@@ -34,11 +34,11 @@ def existing_shards(sources: Sequence[str]) -> str | None:
         UsageError: shards beside another source, or a single split where train/ and val/ are needed.
     """
     for source in sources:
-        has = {name: Path(source, name).exists() for name in ("manifest.json", "train/index.json", "index.json")}
-        if is_url(source) or any(has.values()):
+        one_split = Path(source, "index.json").exists() and any(Path(source).glob("chunk-*.bin"))
+        if is_url(source) or one_split or Path(source, "train/index.json").exists():
             if len(sources) > 1:
                 raise UsageError(f"data.source: {source} holds token shards; it cannot be one of several sources")
-            if has["index.json"]:
+            if one_split:
                 raise UsageError(f"data.source: {source} is one split; its parent needs train/ and val/, give that")
             return source.rstrip("/")
     return None

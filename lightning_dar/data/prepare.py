@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lightning_dar.data.manifest import FORMAT, SPLITS, Request, open_prepared
+from lightning_dar.data.manifest import FORMAT, SPLITS, Request, describe_shard, open_prepared
 from lightning_dar.data.sources import Piece, SourceFile, find_files, fingerprint, read_pieces
 from lightning_dar.data.tokenizer import Tokenizer, bpe_size, load_tokenizer, train_bpe
 from lightning_dar.errors import DataError
@@ -241,6 +241,6 @@ class _Shards:
         """Writes the index; returns the counts, and the size in bytes of every chunk."""
         self._cache.done()
         self._cache._merge_no_wait()  # merge() waits for other ranks, and preparation runs on one
-        chunks = {path.name: path.stat().st_size for path in sorted(self._folder.glob("chunk-*.bin"))}
+        chunks = {path.name: describe_shard(path) for path in sorted(self._folder.glob("chunk-*.bin"))}
         counts = {"documents": self.documents, "tokens": self.tokens, "text_bytes": self.text_bytes}
         return {**counts, "chunks": chunks}

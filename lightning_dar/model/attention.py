@@ -48,7 +48,9 @@ class Attention(nn.Module):
         q = self.q_norm(self.q_proj(query_in).unflatten(-1, heads))
         k = self.k_norm(self.k_proj(key_in).unflatten(-1, heads))
         v = self.v_proj(value_in).unflatten(-1, heads)
-        q, k = apply_rope(q, context.cos, context.sin), apply_rope(k, context.cos, context.sin)
+        # Back to one dtype: under autocast norms and rotations come out in fp32, which xformers refuses.
+        q = apply_rope(q, context.cos, context.sin).to(v.dtype)
+        k = apply_rope(k, context.cos, context.sin).to(v.dtype)
         if context.cache is not None:
             k, v = context.cache.append(self.layer, k, v)
         return self.o_proj(attend(q, k, v, context.mask, self.backend).flatten(-2))

@@ -76,6 +76,10 @@ class TransformerConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"model.{name}={value}: must be at least 1")
+        for name in ("norm_eps", "rope_theta", "init_std"):
+            value = getattr(self, name)
+            if not 0 < value < math.inf:
+                raise UsageError(f"model.{name}={value}: must be positive")
         if self.num_heads % self.num_kv_heads:
             raise UsageError(
                 f"model.num_heads={self.num_heads} must be a multiple of model.num_kv_heads={self.num_kv_heads}"

@@ -17,7 +17,7 @@ def rope_angles(
     scaling: RopeScaling | None = None,
     start: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """Cosines and sines, each fp32 [T, 1, head_dim], of positions start .. start + T - 1.
+    """Cosines and signed sines (the left half negative), each fp32 [T, 1, head_dim], of positions start .. start+T-1.
 
     Computed anew each forward (a few kilobytes), so that the model has no buffer to lose on the meta device.
     """
@@ -27,8 +27,8 @@ def rope_angles(
         frequency = _scaled(frequency, scaling)
     position = torch.arange(start, start + seq_len, device=device, dtype=torch.float32)
     angle = torch.outer(position, frequency)
-    angle = torch.cat([angle, angle], dim=-1)[:, None, :]
-    return angle.cos(), angle.sin()
+    cos, sin = angle.cos(), angle.sin()
+    return torch.cat([cos, cos], dim=-1)[:, None, :], torch.cat([-sin, sin], dim=-1)[:, None, :]
 
 
 def _scaled(frequency: Tensor, scaling: RopeScaling) -> Tensor:
@@ -41,5 +41,4 @@ def _scaled(frequency: Tensor, scaling: RopeScaling) -> Tensor:
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotates heads [B, T, H, head_dim] by their positions' angles; keeps the dtype."""
-    left, right = x.chunk(2, dim=-1)
-    return (x * cos + torch.cat([-right, left], dim=-1) * sin).to(x.dtype)
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin).to(x.dtype)

@@ -59,7 +59,8 @@ class AttnRes(RoutedResidual):
     def write(self, state: State, y: Tensor, site: int) -> State:
         partial, history = state
         if site % self.sites_per_block == 0:
-            return y, history.append(partial, after=site)
+            start = y if self.sites_per_block == 1 else y.to(partial.dtype)  # a sum keeps the stream's precision
+            return start, history.append(partial, after=site)
         return partial + y, history
 
     def finish(self, state: State) -> Tensor:

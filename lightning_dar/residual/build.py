@@ -22,8 +22,17 @@ def build_residual(config: ResidualConfig, shape: Shape, plugin: str | None = No
     return cls(replace(shape, depth_read=config.depth_read), **checked_options(config, cls))
 
 
+def with_defaults(config: ResidualConfig, cls: type[Residual]) -> ResidualConfig:
+    """The same strategy with every option spelled out, so that a later default does not change it."""
+    options = checked_options(config, cls)
+    for option, parameter in inspect.signature(cls).parameters.items():
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is not parameter.empty:
+            options.setdefault(option, parameter.default)
+    return replace(config, options=options)
+
+
 def checked_options(config: ResidualConfig, cls: type[Residual]) -> dict[str, Any]:
-    """The options with the types that the strategy declares. Raises UsageError as `build_residual` does."""
+    """The given options as their declared types. Raises UsageError for an unknown, missing or mistyped one."""
     from jsonargparse import ArgumentError, ArgumentParser  # not needed to open a checkpoint's classes
 
     parser = ArgumentParser(exit_on_error=False)

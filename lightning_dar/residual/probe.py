@@ -8,6 +8,7 @@ No flag on the strategy, nothing held between measurements; training forwards ne
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from lightning_dar.residual.base import Residual
 
 @dataclass
 class SiteRouting:
-    """Sums over tokens of one site's routing weights; float64, so that ranks and batches add exactly."""
+    """Sums over tokens of one site's routing weights."""
 
     tokens: float
     max_sum: float
@@ -61,7 +62,7 @@ class RoutingProbe:
     def sites(self) -> dict[int, SiteRouting]:
         """What was measured, by site."""
         return {
-            site: SiteRouting(*(value.item() for value in sums[:3]), sums[3:].cpu())
+            site: SiteRouting(*(value.item() for value in sums[:3]), sums[3:])
             for site, sums in sorted(self._sums.items())
         }
 
@@ -79,18 +80,17 @@ class RoutingProbe:
         self._measure(state, self.num_sites)
         return self.residual.finish(state)
 
-    def reduce(self, sum_over_ranks: Any) -> None:
-        """Adds up the ranks: `sum_over_ranks` maps a tensor to its sum over all of them."""
+    def reduce(self, sum_over_ranks: Callable[[Tensor], Tensor]) -> None:
+        """Adds up the ranks: `sum_over_ranks` maps a float64 tensor on the CPU to its sum over all of them."""
         self._sums = {site: sum_over_ranks(sums) for site, sums in self._sums.items()}
 
     def _measure(self, state: Any, site: int) -> None:
         weights = self.residual.routing_weights(state, site)
         if weights is None or weights.shape[-1] < 2:
             return
-        weights = weights.detach().flatten(0, -2).double()
-        entropy = torch.special.entr(weights).sum()
-        counts = torch.stack([weights.new_tensor(len(weights)), weights.amax(-1).sum(), entropy])
-        sums = torch.cat([counts, weights.sum(0)])
+        weights = weights.detach().flatten(0, -2)
+        measured = torch.stack([weights.amax(-1).sum(), torch.special.entr(weights).sum(), *weights.sum(0)])
+        sums = torch.cat([torch.tensor([len(weights)]), measured.cpu()]).double()
         self._sums[site] = self._sums[site] + sums if site in self._sums else sums
 
 

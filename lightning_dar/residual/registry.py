@@ -59,9 +59,12 @@ def load_plugins(modules: Iterable[str]) -> None:
     for module in modules:
         try:
             importlib.import_module(module)
-        except ImportError as error:
+        except UsageError:  # what the plugin registers is refused
+            raise
+        except Exception as error:  # whatever its code raises as it is imported
             raise UsageError(
-                f"plugin '{module}' cannot be imported ({error}); give a module path such as my_package.my_module"
+                f"plugin '{module}' cannot be imported ({type(error).__name__}: {error}); give a module path such as "
+                "my_package.my_module"
             ) from error
 
 

@@ -2,5 +2,6 @@
 
 from lightning_dar.training.module import LanguageModel
 from lightning_dar.training.optimizer import OptimizerConfig
+from lightning_dar.training.parallelize import FSDP2
 
-__all__ = ["LanguageModel", "OptimizerConfig"]
+__all__ = ["FSDP2", "LanguageModel", "OptimizerConfig"]

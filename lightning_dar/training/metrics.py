@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
+SUM_DTYPE = torch.float32 if torch.backends.mps.is_available() else torch.float64  # mps has no float64
+
 
 class TokenMean(Metric):
     """Mean negative log-likelihood of all tokens seen, in nats."""
@@ -14,14 +16,14 @@ class TokenMean(Metric):
 
     def __init__(self) -> None:
         super().__init__()
-        dtype = torch.float32 if torch.backends.mps.is_available() else torch.float64  # mps has no float64
-        self.add_state("total", torch.zeros((), dtype=dtype), dist_reduce_fx="sum")
-        self.add_state("tokens", torch.zeros((), dtype=dtype), dist_reduce_fx="sum")
+        self.add_state("total", torch.zeros((), dtype=SUM_DTYPE), dist_reduce_fx="sum")
+        self.add_state("tokens", torch.zeros((), dtype=SUM_DTYPE), dist_reduce_fx="sum")
 
     def update(self, total: Tensor, tokens: Tensor) -> None:
         """Adds the summed loss `total` (nats) of `tokens` tokens."""
-        self.total += total.detach()
-        self.tokens += tokens
+        # Promoted anew: `precision: bf16-true` converts the whole module, and the sums with it.
+        self.total = self.total.to(SUM_DTYPE) + total.detach().to(SUM_DTYPE)
+        self.tokens = self.tokens.to(SUM_DTYPE) + tokens
 
     def compute(self) -> Tensor:
         return self.total / self.tokens

@@ -6,6 +6,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.strategies import FSDPStrategy
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -79,13 +80,14 @@ class LanguageModel(L.LightningModule):
             value = asdict(value) if isinstance(value, RopeScaling) else value
             if value is not None and value != own.get(name):
                 raise UsageError(f"model.{name}={value}: {has} {own.get(name)}; leave it unset")
-        wired, asked = checkpoint.residual, (self.residual.name, self.residual.options)
-        if asked not in ((ResidualConfig().name, {}), (wired.name, wired.options)):
+        wired, asked = checkpoint.residual, self.residual
+        same = asked.name == wired.name and asked.options.items() <= wired.options.items()
+        if not same and (asked.name, asked.options) != (ResidualConfig().name, {}):
             raise UsageError(
-                f"model.residual.name={self.residual.name}: {has} {wired.name} with {wired.options}; "
+                f"model.residual.name={asked.name} with {asked.options}: {has} {wired.name} with {wired.options}; "
                 "leave it unset, or convert the checkpoint first"
             )
-        self.residual = replace(self.residual, name=wired.name, options=wired.options)
+        self.residual = replace(asked, name=wired.name, options=wired.options)
         self.config = replace(checkpoint.config, attention_backend=backend or checkpoint.config.attention_backend)
         self.hf_config = checkpoint.description.get("hf_config")
         self.known_tokenizer = checkpoint.description["tokenizer"]
@@ -94,8 +96,10 @@ class LanguageModel(L.LightningModule):
         """Takes from the data what the model and the metrics need to know of it.
 
         Raises:
-            UsageError: a vocabulary smaller than the data's.
+            UsageError: a vocabulary smaller than the data's, or a strategy that cannot shard the model.
         """
+        if isinstance(self.trainer.strategy, FSDPStrategy):
+            raise UsageError("trainer.strategy=fsdp: use the class_path lightning_dar.training.FSDP2 instead")
         data = self.trainer.datamodule
         data_vocabulary, self.tokenizer = getattr(data, "vocab_size", None), getattr(data, "tokenizer", None)
         if self.config.vocab_size is None:
@@ -129,7 +133,7 @@ class LanguageModel(L.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         total, tokens = self._loss(batch)
         loss = total / self._mean_over_ranks(tokens)
-        self.log("train/loss", loss.detach(), prog_bar=True)
+        self.log("train/loss", loss.detach(), prog_bar=True, sync_dist=True)
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -137,8 +141,12 @@ class LanguageModel(L.LightningModule):
         self.log_dict(self.val_metrics)
 
     def configure_optimizers(self) -> dict[str, Any]:
-        optimizer = build_optimizer(self.model.named_parameters(), self.optimizer)
-        factor = warmup_cosine(self.optimizer, int(self.trainer.estimated_stepping_batches))
+        total_steps = self.trainer.estimated_stepping_batches
+        if total_steps == float("inf"):
+            raise UsageError("trainer.max_steps: the schedule needs an end; set it, or trainer.max_epochs")
+        fused = self.trainer.precision not in ("16-mixed", "16-true")
+        optimizer = build_optimizer(self.model.named_parameters(), self.optimizer, fused)
+        factor = warmup_cosine(self.optimizer, int(total_steps))
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step"},

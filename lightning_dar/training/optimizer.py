@@ -39,17 +39,22 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.min_lr_ratio <= 1:
             raise UsageError(f"model.optimizer.min_lr_ratio={self.min_lr_ratio}: must be from 0 to 1")
-        for name in ("lr", "routing_lr", "warmup_steps", "weight_decay"):
+        for name in ("lr", "routing_lr", "warmup_steps", "weight_decay", "eps"):
             value = getattr(self, name)
             if value is not None and not (value >= 0 and math.isfinite(value)):
                 raise UsageError(f"model.optimizer.{name}={value}: must not be negative")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise UsageError(f"model.optimizer.betas={list(self.betas)}: each must be at least 0 and below 1")
 
 
-def build_optimizer(named_parameters: Iterable[tuple[str, Tensor]], config: OptimizerConfig) -> AdamW:
+def build_optimizer(
+    named_parameters: Iterable[tuple[str, Tensor]], config: OptimizerConfig, fused: bool = True
+) -> AdamW:
     """AdamW over the trainable parameters of a `Transformer`, in up to three groups named in `group["name"]`.
 
     `body`: weight matrices of the sublayers, decayed. `routing`: everything the strategy owns, at `routing_lr` and
-    never decayed although its queries are stacked into matrices. `other`: embedding, head, norms, biases.
+    never decayed although its queries are stacked into matrices. `other`: embedding, head, norms, biases. `fused`
+    is one kernel for all parameters, which fp16's gradient scaler cannot clip.
     """
     groups: dict[str, list[Tensor]] = {"body": [], "other": [], "routing": []}
     for name, parameter in named_parameters:
@@ -66,7 +71,7 @@ def build_optimizer(named_parameters: Iterable[tuple[str, Tensor]], config: Opti
         for name, parameters in groups.items()
         if parameters
     ]
-    return AdamW(settings, betas=config.betas, eps=config.eps, fused=True)
+    return AdamW(settings, betas=config.betas, eps=config.eps, fused=fused)
 
 
 def _group(name: str, parameter: Tensor) -> str:

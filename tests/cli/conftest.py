@@ -1,25 +1,10 @@
 """Running `cli.py` in this process, on a little text of its own."""
 
-import random
-from pathlib import Path
-
 import pytest
 from command_line import fit_args
 
 import cli
 import lightning_dar.commands.trainer  # noqa: F401  here, or Lightning would log to the captured stderr of one test
-
-
-@pytest.fixture(scope="session")
-def text_folder(tmp_path_factory) -> Path:
-    """60 documents of made-up sentences, about 60 KB."""
-    draw = random.Random(0)
-    words = [f"{a}{b}" for a in ("ta", "ko", "ri", "me") for b in ("n", "lo", "s", "vi", "pa")]
-    folder = tmp_path_factory.mktemp("text")
-    for number in range(60):
-        text = " ".join(draw.choice(words) for _ in range(200)) + ".\n"
-        (folder / f"{number:02d}.txt").write_text(text)
-    return folder
 
 
 @pytest.fixture

@@ -16,6 +16,11 @@ USAGE = [
     (["--model.vocab_size=97"], "model.vocab_size=97 is smaller than the 257 ids"),
     (["--model.attention_backend=xformers"], "xformers"),
     (["--model.optimizer.lr=-1"], "model.optimizer.lr=-1"),
+    (["--model.optimizer.betas=[0.9, 1.0]"], "model.optimizer.betas=[0.9, 1.0]"),
+    (["--model.init_std=-1"], "model.init_std=-1"),
+    (["--trainer.max_steps=-1", "--trainer.max_epochs=-1"], "trainer.max_steps"),
+    (["--trainer.accelerator=gpu"], "needs a CUDA GPU"),
+    (["--trainer.strategy=no_such"], "no_such"),
     (["--data.batch_size=0"], "data.batch_size"),
     (["--data.batch_size=many"], "data.batch_size"),
     (["--data.tokenizer=bpe:many"], "bpe:many"),
@@ -41,8 +46,8 @@ def write(folder: Path, name: str, text: str) -> Path:
 
 DATA = [
     (lambda path: path / "nowhere", "nowhere"),
-    (lambda path: write(path / "s", "a.txt", ""), "s"),
-    (lambda path: write(path / "s", "a.txt", "short"), ""),
+    (lambda path: write(path / "s", "a.txt", ""), "no text"),
+    (lambda path: write(path / "s", "a.txt", "short"), "data.val_fraction"),
     (lambda path: write(path / "s", "a.jsonl", '{"text": "good"}\n{"text": broken}\n'), "a.jsonl:2"),
     (lambda path: write(path / "s", "a.jsonl", '{"body": "good"}\n'), "body"),
 ]
@@ -79,6 +84,25 @@ def test_a_truncated_shard_is_named(fit, run, text_folder):
     status, _, err = run(*fit_args(text_folder))
     assert status == 1
     assert shard.name in only_line(err)
+
+
+def test_a_corrupt_shard_is_named(fit, run, text_folder):
+    fit()
+    shard = next(Path("shards/train").glob("*.bin"))
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    status, _, err = run(*fit_args(text_folder))
+    assert status == 1
+    assert f"{shard.name}: shard damaged" in only_line(err)
+
+
+@pytest.mark.parametrize("option", ["--model.residual.name=standard", "--model.hidden_size=64"])
+def test_settings_that_contradict_the_checkpoint(option, fit, run):
+    fit()
+    status, _, err = run("validate", "--ckpt_path=runs/test/version_0/checkpoints/last.ckpt", option)
+    assert status == 2
+    assert "the checkpoint has" in only_line(err)
 
 
 @pytest.mark.parametrize("content", ["text", "pickle", "foreign", "truncated"])

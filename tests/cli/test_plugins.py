@@ -41,14 +41,21 @@ def plugin(tmp_path, monkeypatch):
     sys.modules.pop("my_variant", None)
 
 
+def forget(plugin: str) -> None:
+    """As in a new process: the plugin has not been imported."""
+    registry._REGISTRY.pop("halved")
+    sys.modules.pop(plugin)
+
+
 def test_a_plugin_trains_validates_and_is_named_when_it_is_missing(plugin, fit, run):
     fit("--plugins", plugin, "--model.residual.name=halved", "--model.residual.options.share=0.25")
     checkpoint = Path("runs/test/version_0/checkpoints/last.ckpt")
+    forget(plugin)
     status, out, err = run("validate", "--ckpt_path", checkpoint, "--plugins", plugin)
     assert status == 0, err
     assert "val/perplexity" in out
 
-    del registry._REGISTRY["halved"]
+    forget(plugin)
     status, _, err = run("validate", "--ckpt_path", checkpoint)
     assert status == 2
     assert "needs residual strategy 'halved' of plugin 'my_variant': add --plugins my_variant" in err
@@ -57,6 +64,10 @@ def test_a_plugin_trains_validates_and_is_named_when_it_is_missing(plugin, fit, 
 def test_a_resumed_run_needs_its_plugin_again(plugin, fit, run):
     fit("--plugins", plugin, "--model.residual.name=halved")
     resume = ("fit", "--ckpt_path", "runs/test/version_0/checkpoints/last.ckpt", "--trainer.max_steps=6")
+    forget(plugin)
+    status, _, err = run(*resume)
+    assert status == 2
+    assert "add --plugins my_variant" in err
     status, _, err = run(*resume, "--plugins", plugin)
     assert status == 0, err
 

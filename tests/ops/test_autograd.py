@@ -146,6 +146,24 @@ def test_a_graph_can_be_run_backward_twice(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", FAST)
+def test_a_backward_that_broke_off_leaves_no_trace(backend: str) -> None:
+    problem = make(14)
+    _, wanted = run(problem, "every_row", "naive")
+    outputs = torch.stack(every_row(problem, backend))
+
+    def break_off(grad: torch.Tensor) -> None:
+        raise KeyboardInterrupt
+
+    hook = problem.sources[7].register_hook(break_off)
+    with pytest.raises(KeyboardInterrupt):
+        torch.autograd.grad(outputs, list(problem.leaves.values()), projection(outputs), retain_graph=True)
+    hook.remove()
+    found = torch.autograd.grad(outputs, list(problem.leaves.values()), projection(outputs))
+    for name, grad in zip(problem.leaves, found, strict=True):
+        assert distance(grad, wanted[name]) < 1e-5, name
+
+
+@pytest.mark.parametrize("backend", FAST)
 def test_a_backward_to_one_source_only(backend: str) -> None:
     problem = make(14)
     _, wanted = run(problem, "every_row", "naive")

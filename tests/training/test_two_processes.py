@@ -1,0 +1,58 @@
+"""Two processes over gloo train the model that one process trains on the same global batch."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import fit_args
+
+from lightning_dar import load_model
+
+ROOT = Path(__file__).parents[2]
+STRATEGIES = {
+    "ddp": ["--trainer.strategy=ddp"],
+    "fsdp2": ["--trainer.strategy.class_path=lightning_dar.training.FSDP2"],
+}
+
+
+def fit(folder: Path, *args: str) -> Path:
+    """Runs cli.py in processes of its own and returns the checkpoint."""
+    folder.mkdir()
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(ROOT / "cli.py"), *fit_args(folder.parent / "text"), *args]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder / "runs/test/version_0/checkpoints/last.ckpt"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, text_folder) -> Path:
+    folder = tmp_path_factory.mktemp("processes")
+    (folder / "text").symlink_to(text_folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(folder) -> Path:
+    return fit(folder / "alone", "--data.batch_size=8", "--trainer.gradient_clip_val=0.5")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_weights_and_metrics_agree_with_one_process(strategy, alone, folder):
+    two = ["--data.batch_size=4", "--trainer.devices=2", "--trainer.gradient_clip_val=0.5", *STRATEGIES[strategy]]
+    checkpoint = fit(folder / strategy, *two)
+    expected, weights = load_model(alone).state_dict(), load_model(checkpoint).state_dict()
+    assert weights.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(weights[name], tensor, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_accumulation_over_two_batches_agrees_with_one_batch_twice_as_large(alone, folder):
+    args = ["--data.batch_size=4", "--trainer.accumulate_grad_batches=2", "--trainer.gradient_clip_val=0.5"]
+    checkpoint = fit(folder / "accumulated", *args, "--trainer.val_check_interval=4")
+    expected, weights = load_model(alone).state_dict(), load_model(checkpoint).state_dict()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(weights[name], tensor, rtol=1e-4, atol=1e-5)
