@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-PIECE_BYTES = 8 * 2**20
+PIECE_BYTES = 2**20  # fits a processor's cache: larger pieces took twice the time
 
 
 class TensorInfo(NamedTuple):
