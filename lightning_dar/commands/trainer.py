@@ -28,6 +28,7 @@ DEFAULT_TOKENIZER = signature(TextData).parameters["tokenizer"].default
 DEFAULT_CALLBACKS = [
     {"class_path": "lightning.pytorch.callbacks.ModelCheckpoint", "init_args": {"save_last": "link"}},
     {"class_path": "lightning.pytorch.callbacks.LearningRateMonitor"},
+    {"class_path": "lightning.pytorch.callbacks.TQDMProgressBar"},  # one line, where rich's would wrap
     {"class_path": "callbacks.RoutingSharpness"},
     {"class_path": "callbacks.Throughput"},
     {"class_path": "callbacks.SampleText"},
@@ -192,10 +193,11 @@ class RoutedCLI(LightningCLI):
             raise UsageError(f"trainer: {error}") from error
 
     def _drop_idle_callbacks(self, trainer: Namespace) -> None:
-        """Lightning refuses a rate monitor without a logger, and a checkpoint callback where none are wanted."""
+        """Lightning refuses callbacks that contradict the trainer's flags; the flags win."""
         idle = {
             "lightning.pytorch.callbacks.LearningRateMonitor": trainer.logger is False,
             "lightning.pytorch.callbacks.ModelCheckpoint": trainer.enable_checkpointing is False,
+            "lightning.pytorch.callbacks.TQDMProgressBar": trainer.enable_progress_bar is False,
         }
         trainer.callbacks = [entry for entry in trainer.callbacks or [] if not idle.get(entry.class_path, False)]
 

@@ -3,7 +3,9 @@
 import re
 from pathlib import Path
 
+import pytest
 import torch
+from command_line import fit_args
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lightning_dar import load_model
@@ -28,6 +30,24 @@ def test_fit_ends_with_a_summary_whose_paths_exist(fit):
         assert Path(rows[row]).exists()
     assert rows["to validate it"] == f"python cli.py validate --ckpt_path {CHECKPOINT}"
     assert rows["to look at them"] == "tensorboard --logdir runs/test"
+
+
+def test_the_progress_bar_shows_loss_speed_and_sharpness(fit):
+    out, err = fit(
+        "--trainer.enable_progress_bar=true",
+        "--trainer.callbacks+=callbacks.RoutingSharpness",
+        "--trainer.callbacks.every_n_steps=1",
+    )
+    for shown in ("train/loss=", "throughput/tokens_per_second=", "sharpness="):
+        assert shown in out + err
+
+
+@pytest.mark.parametrize("flag", ["logger", "enable_checkpointing"])
+def test_callbacks_give_way_to_the_trainers_flags(flag, run, text_folder):
+    args = [arg for arg in fit_args(text_folder) if ".logger." not in arg]
+    status, out, err = run(*args, f"--trainer.{flag}=false")
+    assert status == 0, err
+    assert "validation perplexity" in out
 
 
 def test_standard_reports_that_nothing_is_routed(fit):
