@@ -60,7 +60,8 @@ class AdditiveResidual(RoutedResidual):
             gate: `alpha` makes c_s a learned scalar a site, zero at the start: the network then is the standard
                 one at step 0, bit for bit, and the gate has a gradient from the first step. `none`: c_s = 1.
             null_source: puts a learned vector a site (zero at the start) before the sources, site 0 included. Not
-                an identity at the start: zero queries weigh uniformly, so the mean of the sources is added.
+                an identity at the start: zero queries weigh uniformly, so the mean of the sources is added. With
+                `gate: alpha` site 0, which reads nothing else, stays at zero: gate and vector scale each other.
             query_init: `zeros` or `normal` (std 0.02).
         """
         super().__init__(shape, num_reads=shape.num_sites, query_init=query_init)

@@ -159,7 +159,8 @@ def test_a_disk_that_is_too_small_is_found_before_writing(source, run, monkeypat
 
 
 INTERRUPTED = """
-import os, sys
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent in the background passes on that it ignores it
 from lightning_dar.checkpoint import convert
 import cli
 real = convert.write_safetensors
