@@ -38,7 +38,7 @@ class RoutingSharpness(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if trainer.global_step - self._measured_step < self.every_n_steps or not _routes(pl_module):
+        if trainer.global_step - self._measured_step < self.every_n_steps or not routes(pl_module):
             return
         self._measured_step = trainer.global_step
         probe = _new_probe(pl_module)
@@ -58,7 +58,7 @@ class RoutingSharpness(Callback):
         pl_module.log("sharpness", metrics["routing/sharpness"], prog_bar=True, logger=False)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._val_probe = _new_probe(pl_module) if _routes(pl_module) else None
+        self._val_probe = _new_probe(pl_module) if routes(pl_module) else None
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
@@ -92,7 +92,7 @@ class RoutingSharpness(Callback):
             figure.savefig(self.heat_map, dpi=150)
 
 
-def _routes(pl_module: LightningModule) -> bool:
+def routes(pl_module: LightningModule) -> bool:
     """Whether the strategy shows its routing weights: `standard` and some plugins have none to measure."""
     return type(pl_module.model.residual).routing_weights is not Residual.routing_weights
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from callbacks.routing_sharpness import RoutingSharpness
+from callbacks.routing_sharpness import RoutingSharpness, routes
 from callbacks.sample_text import SampleText
 
 
@@ -26,11 +26,11 @@ class RunSummary(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         log_dir = trainer.log_dir  # asks all ranks
         if trainer.is_global_zero:
-            rows = [*self._results(trainer), *_places(trainer, log_dir)]
+            rows = [*self._results(trainer, pl_module), *_places(trainer, pl_module, log_dir)]
             width = max(len(name) for name, _ in rows)
             print("\n" + "\n".join(f"  {name:<{width}}  {value}" for name, value in rows))
 
-    def _results(self, trainer: Trainer) -> list[tuple[str, str]]:
+    def _results(self, trainer: Trainer, pl_module: LightningModule) -> list[tuple[str, str]]:
         metrics = trainer.callback_metrics
         rows = [("steps", f"{trainer.global_step}")]
         if "val/loss" in metrics:
@@ -45,13 +45,12 @@ class RunSummary(Callback):
         ):
             if key in metrics:
                 rows.append((name, form.format(metrics[key].item())))
-        measured = any(isinstance(callback, RoutingSharpness) for callback in trainer.callbacks)
-        if measured and "val/sharpness" not in metrics:
+        if not routes(pl_module):
             rows.append(("sharpness", "none: nothing is routed"))
         return rows
 
 
-def _places(trainer: Trainer, log_dir: str | None) -> list[tuple[str, str]]:
+def _places(trainer: Trainer, pl_module: LightningModule, log_dir: str | None) -> list[tuple[str, str]]:
     rows = []
     for callback in trainer.callbacks:
         if isinstance(callback, SampleText) and callback.text is not None:
@@ -60,7 +59,9 @@ def _places(trainer: Trainer, log_dir: str | None) -> list[tuple[str, str]]:
     saved = getattr(checkpoint, "last_model_path", "") or getattr(checkpoint, "best_model_path", "")
     if saved:
         rows.append(("checkpoint", _short(saved)))
-        rows.append(("to validate it", f"python cli.py validate --ckpt_path {_short(saved)}"))
+        module = type(pl_module.model.residual).__module__
+        plugins = "" if module.startswith("lightning_dar.") else f" --plugins {module}"
+        rows.append(("to validate it", f"python cli.py validate --ckpt_path {_short(saved)}{plugins}"))
     for callback in trainer.callbacks:
         if isinstance(callback, RoutingSharpness) and callback.heat_map is not None:
             rows.append(("routing heat map", _short(callback.heat_map)))

@@ -34,7 +34,8 @@ class SampleText(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         tokenizer = getattr(pl_module, "tokenizer", None)
-        if trainer.sanity_checking or tokenizer is None:
+        loss = trainer.callback_metrics.get("val/loss")
+        if trainer.sanity_checking or tokenizer is None or (loss is not None and not loss.isfinite()):
             return
         prompt = torch.tensor([tokenizer.encode(self.prompt)], dtype=torch.long, device=pl_module.device)
         with trainer.precision_plugin.forward_context():

@@ -1,5 +1,7 @@
 """What the parsers of all subcommands share."""
 
+import re
+
 from jsonargparse import ArgumentParser
 
 from lightning_dar.errors import DataError, UsageError
@@ -12,8 +14,18 @@ class OneLine:
     def error(self, message: str, ex: Exception | None = None) -> None:
         if isinstance(ex, UsageError | DataError):
             raise ex
-        line = " ".join(message.split())
-        self.exit(2, f"error: {line} (--help lists the options)\n")
+        self.exit(2, f"error: {_shorten(' '.join(message.split()))} (--help lists the options)\n")
+
+
+def _shorten(line: str) -> str:
+    """`option=value: must be int or null`, where the parser says only that a value has another type."""
+    key = re.match(r'Parser key "([^"]+)"', line)
+    value = re.search(r"(?:Given value|Got value): (.*)$", line)
+    kinds = dict.fromkeys(re.findall(r"Expected an? <class '(\w+)'>", line))
+    if not (key and value and kinds):
+        return line
+    names = ["null" if kind == "NoneType" else kind for kind in kinds]
+    return f"{key[1]}={value[1]}: must be {' or '.join(names)}"
 
 
 class PlainParser(OneLine, ArgumentParser):

@@ -50,6 +50,10 @@ class RoutedTrainer(Trainer):
     def prepare(self, model: None, datamodule: LightningDataModule) -> None:
         """Prepares the data that a config names: text to token shards. `fit` does it too, where it is missing."""
         datamodule.prepare_data()
+        manifest = datamodule.manifest
+        if manifest is not None:
+            counts = ", ".join(f"{manifest[split]['tokens']:,} {split} tokens" for split in ("train", "val"))
+            print(f"{datamodule.folder}: {counts}, {manifest['vocab_size']:,} ids")
 
 
 class SaveConfig(SaveConfigCallback):
@@ -120,8 +124,14 @@ class RoutedCLI(LightningCLI):
         self.checkpoint = open_checkpoint(path) if named else None
         if self.checkpoint is not None:
             self._settle(parser, args)
+        elif subcommand == "validate" and not self._names_a_model():
+            raise UsageError("validate: no model is named; give --ckpt_path, the checkpoint to validate")
         elif (start := self.config[subcommand].model.init_from) is not None:
             self._override(data=self._data_for(open_checkpoint(start)))
+
+    def _names_a_model(self) -> bool:
+        model = self.config[self.config.subcommand].model
+        return any(model[key] is not None for key in ("preset", "hidden_size", "init_from"))
 
     def _settle(self, parser: LightningArgumentParser, args: list[str]) -> None:
         """Takes the settings of `--ckpt_path`. Raises UsageError where other ones contradict the weights."""
@@ -137,6 +147,9 @@ class RoutedCLI(LightningCLI):
         after = args.index(subcommand) + 1
         self.config = parser.parse_args([*args[:after], "--config", json.dumps(settings), *args[after:]])
         self._override(data=self._data_for(self.checkpoint))
+        done, wanted = self.checkpoint.content.get("global_step", 0), self.config[subcommand].trainer.max_steps
+        if subcommand == "fit" and 0 < wanted <= done:
+            raise UsageError(f"trainer.max_steps={wanted}: the checkpoint has done {done} steps; give a larger number")
         if subcommand != "fit" and Path(path).is_dir():  # outside of fit Lightning opens files only
             self._override(model={"init_from": path})
             self.config[subcommand].ckpt_path = None

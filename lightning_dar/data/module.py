@@ -89,7 +89,7 @@ class TextData(L.LightningDataModule):
         """Opens the shards, once. Raises DataError where they do not fit the options or are damaged."""
         if self._windows:
             return
-        folder = self._shards or str(self._dir)
+        folder = self.folder
         self._manifest, self._tokenizer = self._describe(folder)
         if self._tokenizer is not None:
             self.id_limit = self._tokenizer.vocab_size
@@ -106,6 +106,11 @@ class TextData(L.LightningDataModule):
             spec = self._request.tokenizer
             return None, None if spec == "bytes" or bpe_size(spec) is not None else load_tokenizer(spec)
         return manifest, read_tokenizer(Path(folder), manifest)
+
+    @property
+    def folder(self) -> str:
+        """Where the shards are: a folder, or a URL."""
+        return self._shards or str(self._dir)
 
     @property
     def manifest(self) -> dict[str, Any] | None:

@@ -90,7 +90,8 @@ def residual_class(name: str, plugin: str | None = None) -> type[Residual]:
         return _REGISTRY[name]
     if plugin is not None and not plugin.startswith("lightning_dar."):
         raise UsageError(
-            f"the checkpoint needs residual strategy '{name}' of plugin '{plugin}': add --plugins {plugin}"
+            f"the checkpoint needs residual strategy '{name}' of plugin '{plugin}': add --plugins {plugin} "
+            f"(in Python, import {plugin} first)"
         )
     nearest = get_close_matches(name, _REGISTRY, n=1)
     hint = f" Did you mean '{nearest[0]}'?" if nearest else ""

@@ -144,7 +144,7 @@ class LanguageModel(L.LightningModule):
         total_steps = self.trainer.estimated_stepping_batches
         if total_steps == float("inf"):
             raise UsageError("trainer.max_steps: the schedule needs an end; set it, or trainer.max_epochs")
-        fused = self.trainer.precision not in ("16-mixed", "16-true")
+        fused = not self.trainer.precision.endswith("-mixed")
         optimizer = build_optimizer(self.model.named_parameters(), self.optimizer, fused)
         factor = warmup_cosine(self.optimizer, int(total_steps))
         return {

@@ -54,7 +54,7 @@ def build_optimizer(
 
     `body`: weight matrices of the sublayers, decayed. `routing`: everything the strategy owns, at `routing_lr` and
     never decayed although its queries are stacked into matrices. `other`: embedding, head, norms, biases. `fused`
-    is one kernel for all parameters, which fp16's gradient scaler cannot clip.
+    is one kernel for all parameters; Lightning does not clip for it under mixed precision.
     """
     groups: dict[str, list[Tensor]] = {"body": [], "other": [], "routing": []}
     for name, parameter in named_parameters:

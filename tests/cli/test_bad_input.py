@@ -22,7 +22,8 @@ USAGE = [
     (["--trainer.accelerator=gpu"], "needs a CUDA GPU"),
     (["--trainer.strategy=no_such"], "no_such"),
     (["--data.batch_size=0"], "data.batch_size"),
-    (["--data.batch_size=many"], "data.batch_size"),
+    (["--data.batch_size=many"], "data.batch_size=many: must be int"),
+    (["--model.num_layers=six"], "model.num_layers=six: must be int or null"),
     (["--data.tokenizer=bpe:many"], "bpe:many"),
     (["--data.no_such_option=1"], "--data.no_such_option"),
     (["--ckpt_path=no_such.ckpt"], "'no_such.ckpt' does not exist"),
@@ -133,6 +134,19 @@ def test_the_large_config_says_what_it_needs(run):
     status, _, err = run("prepare", "--config", config)
     assert status == 1
     assert "data/fineweb-edu" in only_line(err)
+
+
+def test_validate_asks_for_a_checkpoint(run):
+    status, _, err = run("validate")
+    assert status == 2
+    assert "give --ckpt_path" in only_line(err)
+
+
+def test_a_resume_with_nothing_left_to_do(fit, run):
+    fit()
+    status, _, err = run("fit", "--ckpt_path=runs/test/version_0/checkpoints/last.ckpt")
+    assert status == 2
+    assert "trainer.max_steps=4: the checkpoint has done 4 steps" in only_line(err)
 
 
 def test_no_subcommand(run):

@@ -1,5 +1,6 @@
 """fit, validate and resume through the command line."""
 
+import json
 import re
 from pathlib import Path
 
@@ -48,6 +49,19 @@ def test_callbacks_give_way_to_the_trainers_flags(flag, run, text_folder):
     status, out, err = run(*args, f"--trainer.{flag}=false")
     assert status == 0, err
     assert "validation perplexity" in out
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+def test_other_precisions_train_with_clipping(precision, fit):
+    fit(f"--trainer.precision={precision}", "--trainer.gradient_clip_val=1.0")
+    losses = [value for _, value in scalars(0, "val/loss")]
+    assert losses[-1] < losses[0]
+
+
+def test_a_diverged_run_still_ends_with_its_checkpoint(fit):
+    out, _ = fit("--model.optimizer.lr=1e30")
+    assert re.search("validation perplexity +(nan|inf)", out)
+    assert CHECKPOINT.exists()
 
 
 def test_standard_reports_that_nothing_is_routed(fit):
@@ -114,8 +128,10 @@ def test_a_finished_run_resumes_from_its_checkpoint_alone(fit, run):
 
 
 def test_prepare_writes_the_shards_that_fit_then_uses(run, text_folder, fit):
-    status, _, err = run("prepare", "--data.source", text_folder, "--data.tokenizer=bytes", "--data.dir=shards")
+    status, out, err = run("prepare", "--data.source", text_folder, "--data.tokenizer=bytes", "--data.dir=shards")
     assert status == 0, err
+    manifest = json.loads(Path("shards/manifest.json").read_text())
+    assert f"shards: {manifest['train']['tokens']:,} train tokens" in out
     before = {path: path.stat().st_mtime_ns for path in Path("shards").rglob("*") if path.is_file()}
     fit()
     assert before == {path: path.stat().st_mtime_ns for path in Path("shards").rglob("*") if path.is_file()}
