@@ -7,6 +7,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from callbacks.routing_sharpness import RoutingSharpness, routes
 from callbacks.sample_text import SampleText
+from lightning_dar.residual.registry import is_plugin
 
 
 class RunSummary(Callback):
@@ -60,7 +61,7 @@ def _places(trainer: Trainer, pl_module: LightningModule, log_dir: str | None) -
     if saved:
         rows.append(("checkpoint", _short(saved)))
         module = type(pl_module.model.residual).__module__
-        plugins = "" if module.startswith("lightning_dar.") else f" --plugins {module}"
+        plugins = f" --plugins {module}" if is_plugin(module) else ""
         rows.append(("to validate it", f"python cli.py validate --ckpt_path {_short(saved)}{plugins}"))
     for callback in trainer.callbacks:
         if isinstance(callback, RoutingSharpness) and callback.heat_map is not None:

@@ -79,12 +79,7 @@ def write_config(config: TransformerConfig, origin: Mapping[str, Any] | None, se
     fields = {
         "model_type": family,
         "architectures": [FAMILIES[family].architecture],
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
+        **size_fields(config),
         "intermediate_size": config.intermediate_size,
         "rms_norm_eps": config.norm_eps,
         "initializer_range": config.init_std,
@@ -100,6 +95,18 @@ def write_config(config: TransformerConfig, origin: Mapping[str, Any] | None, se
 def kept_fields(origin: Mapping[str, Any] | None) -> dict[str, Any]:
     """What our settings do not say, and whoever uses the folder wants to know."""
     return {name: origin[name] for name in KEPT if origin is not None and name in origin}
+
+
+def size_fields(config: TransformerConfig) -> dict[str, Any]:
+    """The sizes that transformers' cache and heads go by."""
+    return {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+    }
 
 
 def rope_fields(config: TransformerConfig) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from lightning_dar.checkpoint.hf_config import DEFAULT_MAX_POSITIONS, kept_fields, rope_fields
+from lightning_dar.checkpoint.hf_config import DEFAULT_MAX_POSITIONS, kept_fields, rope_fields, size_fields
 from lightning_dar.checkpoint.load import HF_DESCRIPTION_KEY, Checkpoint
 from lightning_dar.errors import UsageError
 from lightning_dar.residual.build import checked_options
@@ -34,12 +34,7 @@ def routed_config(target: Checkpoint) -> dict[str, Any]:
             "AutoModelForCausalLM": f"{FILE_NAMES[MODELING]}.RoutedForCausalLM",
         },
         HF_DESCRIPTION_KEY: kept,
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
+        **size_fields(config),
         "tie_word_embeddings": config.tie_embeddings,
         "max_position_embeddings": target.seq_len or DEFAULT_MAX_POSITIONS,
         **rope_fields(config),

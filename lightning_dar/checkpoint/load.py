@@ -26,6 +26,7 @@ from lightning_dar.model import Transformer, TransformerConfig, build_transforme
 from lightning_dar.residual import ResidualConfig
 
 MODEL_PREFIX = "model."
+DATA_KEY = "datamodule_hyper_parameters"  # Lightning's
 HF_DESCRIPTION_KEY = "lightning_dar"  # in config.json
 DESCRIPTION_FILE = "lightning_dar.json"
 CONFIG_FILE = "config.json"
@@ -74,7 +75,7 @@ class Checkpoint:
     @property
     def seq_len(self) -> int | None:
         """Tokens a window in training, where it is known."""
-        return self.content.get("datamodule_hyper_parameters", {}).get("seq_len")
+        return self.content.get(DATA_KEY, {}).get("seq_len")
 
     @property
     def resumable(self) -> bool:

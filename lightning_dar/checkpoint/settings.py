@@ -6,11 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from lightning_dar.checkpoint.load import Checkpoint
+from lightning_dar.checkpoint.load import DATA_KEY, Checkpoint
 from lightning_dar.data.tokenizer import BYTES_JSON
 
 TRAINER_KEY = "lightning_dar_trainer"
-DATA_KEY = "datamodule_hyper_parameters"
 MODEL_KEY = "hyper_parameters"
 
 

@@ -77,13 +77,15 @@ class TextData(L.LightningDataModule):
             raise UsageError(f"data.dir: {dir!r}; leave it unset, {self._shards} holds token shards already")
         self._dir = Path(dir or default_dir(sources, tokenizer))
         self._windows: dict[str, Windows] = {}
+        self._checked: dict[str, Any] | None = None  # the manifest, where this process has prepared or checked it
         self._resumed_windows = self._resumed_batches = 0
         self.id_limit: int | None = None
 
     def prepare_data(self) -> None:
         """Prepares the shards, unless they exist. Raises DataError as `prepare` does."""
         if not self._shards:
-            prepare(self._request, self._dir, self.hparams.prepare_workers or os.cpu_count() or 1)
+            workers = self.hparams.prepare_workers or os.cpu_count() or 1
+            self._checked = prepare(self._request, self._dir, workers)
 
     def setup(self, stage: str | None = None) -> None:
         """Opens the shards, once. Raises DataError where they do not fit the options or are damaged."""
@@ -99,7 +101,7 @@ class TextData(L.LightningDataModule):
 
     def _describe(self, folder: str) -> tuple[dict[str, Any] | None, Tokenizer | None]:
         if not self._shards:
-            manifest = open_prepared(Path(folder), self._request)
+            manifest = self._checked or open_prepared(Path(folder), self._request)
         elif not is_url(folder) and Path(folder, "manifest.json").exists():
             manifest = open_folder(Path(folder))
         else:

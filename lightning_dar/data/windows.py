@@ -14,7 +14,7 @@ from lightning_dar.data.manifest import read_json
 from lightning_dar.errors import DataError, UsageError
 
 URL_SCHEMES = ("s3://", "gs://", "r2://", "azure://", "local:")
-IGNORED = -100  # target of a position that no loss or metric counts
+IGNORE_INDEX = -100  # target of a position that no loss or metric counts
 PADDING = -1  # index of the window that pads a rank's share
 
 
@@ -82,14 +82,14 @@ def collate(windows: Sequence[Tensor], *, document_end_id: int | None = None) ->
     """Batches B windows of T+1 ids, int64 `[T+1]` each; negative ids are padding.
 
     Returns:
-        `input_ids` int64 `[B, T]` (padding reads as id 0); `targets` int64 `[B, T]`, the next ids, `IGNORED`
+        `input_ids` int64 `[B, T]` (padding reads as id 0); `targets` int64 `[B, T]`, the next ids, `IGNORE_INDEX`
         where padded; with `document_end_id` also `document_ids` int64 `[B, T]`, the number of end tokens
         before a position: an end token belongs to the document that it ends.
     """
     ids = torch.stack(list(windows))
     batch = {
         "input_ids": ids[:, :-1].clamp(min=0),
-        "targets": ids[:, 1:].masked_fill(ids[:, 1:] < 0, IGNORED),
+        "targets": ids[:, 1:].masked_fill(ids[:, 1:] < 0, IGNORE_INDEX),
     }
     if document_end_id is not None:
         ends = (batch["input_ids"] == document_end_id).long()

@@ -68,6 +68,11 @@ def load_plugins(modules: Iterable[str]) -> None:
             ) from error
 
 
+def is_plugin(module: str) -> bool:
+    """Whether strategies of this module have to be brought in by name, `--plugins module`."""
+    return not module.startswith("lightning_dar.")
+
+
 def available_residuals() -> list[str]:
     """Every name that `--model.residual.name` takes, installed entry points included."""
     _load_entry_points()
@@ -88,7 +93,7 @@ def residual_class(name: str, plugin: str | None = None) -> type[Residual]:
         _load_entry_points()
     if name in _REGISTRY:
         return _REGISTRY[name]
-    if plugin is not None and not plugin.startswith("lightning_dar."):
+    if plugin is not None and is_plugin(plugin):
         raise UsageError(
             f"the checkpoint needs residual strategy '{name}' of plugin '{plugin}': add --plugins {plugin} "
             f"(in Python, import {plugin} first)"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-IGNORE_INDEX = -100
+from lightning_dar.data.windows import IGNORE_INDEX
 
 
 def chunked_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, chunk_logits: int = 2**26) -> Tensor:

@@ -5,13 +5,12 @@ from functools import partial
 from typing import Any
 
 import lightning as L
-import torch
 from lightning.pytorch.strategies import FSDPStrategy
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from lightning_dar.checkpoint.description import DESCRIPTION_KEY, describe
-from lightning_dar.checkpoint.load import Checkpoint, load_weights, open_checkpoint
+from lightning_dar.checkpoint.load import Checkpoint, build_on_meta, load_weights, open_checkpoint
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.model import RopeScaling, Transformer, build_transformer, resolve_config
 from lightning_dar.residual import ResidualConfig
@@ -58,8 +57,8 @@ class LanguageModel(L.LightningModule):
             self.config = resolve_config(**architecture)
         else:
             self._take_over(open_checkpoint(init_from), architecture)
-        with torch.device("meta"):  # costs nothing, and finds what cannot work before any data is read
-            model = build_transformer(replace(self.config, vocab_size=self.config.vocab_size or 1), self.residual)
+        # Shapes only: costs nothing, and finds what cannot work before any data is read.
+        model = build_on_meta(replace(self.config, vocab_size=self.config.vocab_size or 1), self.residual)
         if freeze_base and not any(True for _ in model.residual.parameters()):
             raise UsageError(f"model.freeze_base: strategy '{self.residual.name}' has no parameters to train")
         self.save_hyperparameters(

@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from lightning_dar.data.samplers import TrainSampler, ValidationSampler
-from lightning_dar.data.windows import IGNORED, PADDING, Windows, collate, is_url
+from lightning_dar.data.windows import IGNORE_INDEX, PADDING, Windows, collate, is_url
 from lightning_dar.errors import DataError, UsageError
 
 CHUNK_TOKENS = [70, 64, 33, 71]  # with windows of 9: 7, 7, 3 and 7 of them, dropping 7, 1, 6 and 8 tokens
@@ -78,7 +78,7 @@ def test_collate_shifts_targets_and_numbers_documents():
         document_end_id=end,
     )
     assert batch["input_ids"].tolist() == [[1, 2, 9, 3, 9, 9], [9, 1, 2, 3, 4, 5], [0] * 6]
-    assert batch["targets"].tolist() == [[2, 9, 3, 9, 9, 4], [1, 2, 3, 4, 5, 9], [IGNORED] * 6]
+    assert batch["targets"].tolist() == [[2, 9, 3, 9, 9, 4], [1, 2, 3, 4, 5, 9], [IGNORE_INDEX] * 6]
     assert batch["document_ids"].tolist() == [[0, 0, 0, 1, 1, 2], [0, 1, 1, 1, 1, 1], [0] * 6]
     assert {name: value.dtype for name, value in batch.items()} == dict.fromkeys(batch, torch.int64)
     assert set(collate([torch.tensor([1, 2])])) == {"input_ids", "targets"}
