@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from lightning_dar.residual.probe import SiteRouting
+from lightning_dar.diagnostics.probe import SiteRouting
 
 
 def draw_routing(sites: dict[int, SiteRouting], title: str) -> Any:

@@ -9,8 +9,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from callbacks.heat_map import draw_routing
-from lightning_dar.residual import Residual
-from lightning_dar.residual.probe import RoutingProbe, SiteRouting, mean_sharpness
+from lightning_dar.diagnostics.probe import RoutingProbe, SiteRouting, mean_sharpness
+from lightning_dar.diagnostics.wrapper import lays_open
 
 
 class RoutingSharpness(Callback):
@@ -94,7 +94,7 @@ class RoutingSharpness(Callback):
 
 def routes(pl_module: LightningModule) -> bool:
     """Whether the strategy shows its routing weights: `standard` and some plugins have none to measure."""
-    return type(pl_module.model.residual).routing_weights is not Residual.routing_weights
+    return lays_open(pl_module.model.residual)
 
 
 def _new_probe(pl_module: LightningModule) -> RoutingProbe:

@@ -11,9 +11,11 @@ from torch.nn import functional as F
 
 from lightning_dar.checkpoint.load import Checkpoint, load_weights, open_checkpoint
 from lightning_dar.checkpoint.rewire import shape_of
+from lightning_dar.diagnostics.wrapper import Watched
 from lightning_dar.errors import DataError
 from lightning_dar.model import Transformer
 from lightning_dar.residual import ResidualConfig, build_residual
+from lightning_dar.residual.base import DepthRouting
 
 CALIBRATION_TOKENS = 256
 CALIBRATION_WINDOWS = 16
@@ -89,7 +91,7 @@ def _gates_with_gradient(model: Transformer, input_ids: Tensor) -> int:
     gate = getattr(model.residual, "gate", None)
     if not isinstance(gate, Tensor):
         return 0
-    watched = _ReadSites(model.residual)
+    watched = _ReadSites(model.residual, len(model.sublayers))
     model.requires_grad_(False)
     gate.requires_grad_(True)
     logits = model(input_ids, residual=watched).float()
@@ -101,19 +103,15 @@ def _gates_with_gradient(model: Transformer, input_ids: Tensor) -> int:
     return len(watched.sites)
 
 
-class _ReadSites:
-    """Runs a strategy unchanged and notes which sites read from the depth history."""
+class _ReadSites(Watched):
+    """Notes which sites read from the depth history."""
 
-    def __init__(self, residual: Any):
-        self._residual, self.sites = residual, []
+    def __init__(self, residual: Any, num_sites: int):
+        super().__init__(residual, num_sites)
+        self.sites: list[int] = []
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._residual, name)
-
-    def read(self, state: Any, site: int) -> Any:
-        if self._residual.routing_weights(state, site) is not None:
-            self.sites.append(site)
-        return self._residual.read(state, site)
+    def seen(self, site: int, routing: DepthRouting) -> None:
+        self.sites.append(site)
 
 
 def _calibration_windows(tokenizer_json: str, text: Sequence[str]) -> Tensor:

@@ -55,11 +55,13 @@ class History:
         """
         raise NotImplementedError
 
-    def weights(self, row: int, *, null: Tensor | None = None, current: Tensor | None = None) -> Tensor:
-        """The routing weights [B, T, n] of the same read, without gradient; n counts `null` and `current`."""
+    def lay_open(
+        self, row: int, *, null: Tensor | None = None, current: Tensor | None = None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The routing weights [B, T, n] and the n sources of the same read, without gradient."""
         with torch.no_grad():
             sources = with_private(self._sources(), null, current)
-            return depth_weights(sources, self.query[row], self.gain[row], self.eps)
+            return depth_weights(sources, self.query[row], self.gain[row], self.eps), sources
 
     def _sources(self) -> tuple[Tensor, ...]:
         """The sources [B, T, D], oldest first."""

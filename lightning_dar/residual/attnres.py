@@ -18,7 +18,7 @@ from typing import Literal
 from torch import Tensor
 
 from lightning_dar.ops import History
-from lightning_dar.residual.base import Shape
+from lightning_dar.residual.base import DepthRouting, Shape
 from lightning_dar.residual.blocks import layers_per_block
 from lightning_dar.residual.registry import register_residual
 from lightning_dar.residual.routed import QueryInit, RoutedResidual
@@ -66,6 +66,6 @@ class AttnRes(RoutedResidual):
     def finish(self, state: State) -> Tensor:
         return self.read(state, self.shape.num_sites)
 
-    def routing_weights(self, state: State, site: int) -> Tensor:
+    def routing(self, state: State, site: int) -> DepthRouting:
         partial, history = state
-        return history.weights(site, current=partial)
+        return DepthRouting(*history.lay_open(site, current=partial))

@@ -11,9 +11,11 @@ State is whatever the strategy needs (one stream, n parallel streams, a growing 
 kept on the module.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from lightning_dar.ops import DepthRead
@@ -32,6 +34,42 @@ class Shape:
     def num_sites(self) -> int:
         """Sublayers: an attention site at every even index, an MLP site at every odd one."""
         return 2 * self.num_layers
+
+
+@dataclass(frozen=True)
+class DepthRouting:
+    """One read laid open for diagnostics: base + scale * sum_i weights_i sources_i."""
+
+    weights: Tensor
+    """[B, T, n], at least fp32: non-negative, adding up to 1."""
+
+    sources: Sequence[Tensor]
+    """n tensors [B, T, D], oldest first."""
+
+    base: Tensor | None = None
+    """[B, T, D], the stream that the read is added to; None where the read replaces it."""
+
+    scale: Tensor | None = None
+    """Scalar, the gate; None stands for 1."""
+
+    embedding: int | None = 0
+    """Which of the sources is the embedding; None where none is."""
+
+    def branch(self, weights: Tensor | None = None) -> Tensor:
+        """scale * sum_i weights_i sources_i [B, T, D], at least fp32; `weights` [B, T, n] replace the read's own."""
+        weights = self.weights if weights is None else weights
+        total = torch.zeros_like(self.sources[0], dtype=weights.dtype)
+        for weight, source in zip(weights.unbind(-1), self.sources, strict=True):
+            total = torch.addcmul(total, source.to(total.dtype), weight[..., None])
+        return total if self.scale is None else total * self.scale
+
+    def output(self, weights: Tensor | None = None, strength: float = 1.0) -> Tensor:
+        """What the sublayer would read, [B, T, D]: base + strength * branch, in the dtype of `read`."""
+        branch = self.branch(weights) * strength
+        if self.base is None:
+            return branch.to(self.sources[-1].dtype)
+        dtype = torch.promote_types(self.base.dtype, self.sources[-1].dtype)
+        return (self.base.to(branch.dtype) + branch).to(dtype)
 
 
 class Residual(nn.Module):
@@ -66,7 +104,7 @@ class Residual(nn.Module):
     def reset_parameters(self) -> None:
         """Initialises the strategy's own parameters; called once, after the network's."""
 
-    def routing_weights(self, state: Any, site: int) -> Tensor | None:
-        """Optional, for diagnostics: the weights [B, T, n] over sources, oldest first, that `read(state, site)`
-        would use (site == num_sites stands for `finish`); None where nothing is routed."""
+    def routing(self, state: Any, site: int) -> DepthRouting | None:
+        """Optional, for diagnostics: what `read(state, site)` would do, laid open (site == num_sites stands for
+        `finish`); None where nothing is routed. Without gradient."""
         return None

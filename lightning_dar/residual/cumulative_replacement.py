@@ -13,7 +13,7 @@ The hidden states are the stream itself, so that what a sublayer reads is the on
 from torch import Tensor
 
 from lightning_dar.ops import History
-from lightning_dar.residual.base import Shape
+from lightning_dar.residual.base import DepthRouting, Shape
 from lightning_dar.residual.registry import register_residual
 from lightning_dar.residual.routed import QueryInit, RoutedResidual
 
@@ -46,5 +46,5 @@ class CumulativeReplacement(RoutedResidual):
     def finish(self, state: State) -> Tensor:
         return state[0]
 
-    def routing_weights(self, state: State, site: int) -> Tensor | None:
-        return None if site == self.shape.num_sites else state[1].weights(site)
+    def routing(self, state: State, site: int) -> DepthRouting | None:
+        return None if site == self.shape.num_sites else DepthRouting(*state[1].lay_open(site))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dar.ops import History, open_history
-from lightning_dar.residual.base import Residual, Shape
+from lightning_dar.residual.base import DepthRouting, Residual, Shape
 
 QueryInit = Literal["zeros", "normal"]
 Gate = Literal["none", "alpha"]
@@ -84,11 +84,14 @@ class AdditiveResidual(RoutedResidual):
     def finish(self, state: Any) -> Tensor:
         return state[0]
 
-    def routing_weights(self, state: Any, site: int) -> Tensor | None:
+    def routing(self, state: Any, site: int) -> DepthRouting | None:
         stream, history = state[0], state[-1]
         if site == self.shape.num_sites or not self._reads(history):
             return None
-        return history.weights(site, null=self._null(stream, site))
+        null = self._null(stream, site)
+        gate = None if self.gate is None else self.gate[site].detach()
+        embedding = None if len(history) == 0 else 0 if null is None else 1
+        return DepthRouting(*history.lay_open(site, null=null), base=stream, scale=gate, embedding=embedding)
 
     def _reads(self, history: History) -> bool:
         return len(history) > 0 or self.null_source is not None

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader
 
 from callbacks import FinalValidation, RoutingSharpness, RunSummary, SampleText, Throughput
 from lightning_dar.data import Tokenizer
+from lightning_dar.diagnostics.probe import RoutingProbe, mean_sharpness
 from lightning_dar.residual import ResidualConfig
-from lightning_dar.residual.probe import RoutingProbe, mean_sharpness
 from lightning_dar.training import LanguageModel
 
 VOCAB, BATCH, SEQ_LEN = 257, 4, 16

@@ -183,7 +183,7 @@ def test_weights_are_those_of_naive(backend: str) -> None:
     for row, source in enumerate(problem.sources):
         histories = [history.append(source, after=row - 1) for history in histories]
     null = problem.null[14].expand_as(problem.stream)
-    wanted, found = (history.weights(14, null=null, current=problem.stream) for history in histories)
+    wanted, found = (history.lay_open(14, null=null, current=problem.stream)[0] for history in histories)
     assert found.shape == (2, 3, 17) and not found.requires_grad
     torch.testing.assert_close(found, wanted)
     torch.testing.assert_close(found.sum(-1), torch.ones(2, 3))

@@ -6,8 +6,9 @@ from tiny import gradients, scramble, tiny_config, tiny_model, tokens
 from torch import nn
 from torch.nn import functional as F
 
+from lightning_dar.diagnostics.probe import RoutingProbe
 from lightning_dar.residual import Residual, register_residual
-from lightning_dar.residual.probe import RoutingProbe
+from lightning_dar.residual.base import DepthRouting
 
 
 class TwoStreams(Residual):
@@ -112,7 +113,7 @@ class TokenDependent(Residual):
         return (embeddings,)
 
     def read(self, state, site):
-        return torch.einsum("btn,nbtd->btd", self.routing_weights(state, site), torch.stack(state))
+        return torch.einsum("btn,nbtd->btd", self.weights(state), torch.stack(state))
 
     def write(self, state, y, site):
         return (*state, y)
@@ -120,7 +121,10 @@ class TokenDependent(Residual):
     def finish(self, state):
         return self.read(state, self.num_sites)
 
-    def routing_weights(self, state, site):
+    def routing(self, state, site):
+        return DepthRouting(self.weights(state), state)
+
+    def weights(self, state):
         return (self.scale * self.weigh(state[-1])[..., : len(state)]).softmax(-1)
 
 
@@ -238,10 +242,10 @@ def test_own_modules_keep_their_own_init():
 def test_weights_depend_on_the_token():
     model = tiny_model("token-dependent")
     state = (torch.randn(1, 6, 16), torch.randn(1, 6, 16))
-    weights = model.residual.routing_weights(state, site=1)[0]
+    weights = model.residual.routing(state, site=1).weights[0]
     torch.testing.assert_close(weights.sum(-1), torch.ones(6))
     assert weights[:, 0].std() > 0.1
-    assert tiny_model("token-dependent", scale=0.0).residual.routing_weights(state, 1).eq(0.5).all()
+    assert tiny_model("token-dependent", scale=0.0).residual.routing(state, 1).weights.eq(0.5).all()
 
 
 def test_probe_measures_a_plugin_that_reports_weights_and_no_other():

@@ -9,9 +9,10 @@ import pytest
 import torch
 from tiny import gradients, scramble, tiny_config, tiny_model, tokens
 
+from lightning_dar.diagnostics.probe import RoutingProbe
+from lightning_dar.diagnostics.wrapper import Watched
 from lightning_dar.model.attention import Context
 from lightning_dar.model.rope import rope_angles
-from lightning_dar.residual.probe import RoutingProbe
 
 
 @dataclass
@@ -157,6 +158,27 @@ def test_probe_reports_the_routing_weights(wiring):
         torch.testing.assert_close(site.mean_weights, a.mean(0))
         assert site.sharpness == pytest.approx(a.max(-1).values.mean().item())
         assert site.entropy == pytest.approx(entropy.mean().item())
+
+
+@every_wiring
+def test_a_read_laid_open_is_the_read(wiring):
+    class Compare(Watched):
+        sites = 0
+
+        def read(self, state, site):
+            x = super().read(state, site)
+            routing = self.residual.routing(state, site)
+            if routing is not None:
+                self.sites += 1
+                torch.testing.assert_close(routing.output(), x)
+                assert routing.embedding is None or torch.equal(routing.sources[routing.embedding], embeddings)
+            return x
+
+    model, input_ids = build(wiring), tokens()
+    embeddings = model.embed(input_ids)
+    compared = Compare(model.residual, len(model.sublayers))
+    model(input_ids, residual=compared)
+    assert compared.sites >= len(model.sublayers) - 1 or wiring.name == "standard"
 
 
 def test_released_block_delta_differs_from_the_definition():

@@ -10,12 +10,12 @@ No flag on the strategy, nothing held between measurements; training forwards ne
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from lightning_dar.residual.base import Residual
+from lightning_dar.diagnostics.wrapper import Watched
+from lightning_dar.residual.base import DepthRouting, Residual
 
 
 @dataclass
@@ -47,7 +47,7 @@ class SiteRouting:
         return self.weight_sums / self.tokens
 
 
-class RoutingProbe:
+class RoutingProbe(Watched):
     """Runs `residual` unchanged and accumulates, over any number of forwards, a `SiteRouting` per site.
 
     Sites that read fewer than two sources are left out: there is nothing to route. The final read of a strategy
@@ -55,7 +55,7 @@ class RoutingProbe:
     """
 
     def __init__(self, residual: Residual, num_sites: int):
-        self.residual, self.num_sites = residual, num_sites
+        super().__init__(residual, num_sites)
         self._sums: dict[int, Tensor] = {}  # site -> [3 + n]: tokens, max, entropy, weights
 
     @property
@@ -66,29 +66,14 @@ class RoutingProbe:
             for site, sums in sorted(self._sums.items())
         }
 
-    def start(self, embeddings: Tensor) -> Any:
-        return self.residual.start(embeddings)
-
-    def read(self, state: Any, site: int) -> Any:
-        self._measure(state, site)
-        return self.residual.read(state, site)
-
-    def write(self, state: Any, y: Tensor, site: int) -> Any:
-        return self.residual.write(state, y, site)
-
-    def finish(self, state: Any) -> Tensor:
-        self._measure(state, self.num_sites)
-        return self.residual.finish(state)
-
     def reduce(self, sum_over_ranks: Callable[[Tensor], Tensor]) -> None:
         """Adds up the ranks: `sum_over_ranks` maps a float64 tensor on the CPU to its sum over all of them."""
         self._sums = {site: sum_over_ranks(sums) for site, sums in self._sums.items()}
 
-    def _measure(self, state: Any, site: int) -> None:
-        weights = self.residual.routing_weights(state, site)
-        if weights is None or weights.shape[-1] < 2:
+    def seen(self, site: int, routing: DepthRouting) -> None:
+        weights = routing.weights.flatten(0, -2)
+        if weights.shape[-1] < 2:
             return
-        weights = weights.detach().flatten(0, -2)
         measured = torch.stack([weights.amax(-1).sum(), torch.special.entr(weights).sum(), *weights.sum(0)])
         sums = torch.cat([torch.tensor([len(weights)]), measured.cpu()]).double()
         self._sums[site] = self._sums[site] + sums if site in self._sums else sums

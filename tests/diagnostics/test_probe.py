@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny import scramble, tiny_model, tokens
 
-from lightning_dar.residual.probe import RoutingProbe, SiteRouting, mean_sharpness
+from lightning_dar.diagnostics.probe import RoutingProbe, SiteRouting, mean_sharpness
 
 
 @pytest.mark.parametrize("name", ["delta-sublayer", "delta-block", "attnres", "cumulative-additive"])

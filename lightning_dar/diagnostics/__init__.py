@@ -1,0 +1,1 @@
+"""Measuring routing, and intervening in it, on any model whose strategy lays its reads open."""

@@ -1,0 +1,1 @@
+"""Charts as data, and their writers: CSV, PNG, one HTML page. Nothing here knows of models."""
