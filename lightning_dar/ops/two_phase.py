@@ -57,7 +57,7 @@ class Workspace:
             queries.new_empty(tokens, capacity, requires_grad=False),
             queries.detach(),
         )
-        # Written through `.data`: autograd counts the versions of what it saves, but a slot is complete before it is read.
+        # Through `.data`: autograd counts the versions of what it saves, but a slot is complete before it is read.
         self._values, self._inverse_rms = self.sources.values.data, self.sources.inverse_rms.data
         self.logits = queries.new_empty(tokens, capacity, len(queries), requires_grad=False)
         self.tape = Tape()
