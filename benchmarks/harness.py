@@ -3,9 +3,9 @@
     python -m benchmarks.harness CHECKPOINT...
 
 A Hugging Face folder that transformers opens (`convert --format hf`, or a pretrained one) goes through the harness's
-own `hf` model, every other checkpoint through `load_model`. One JSON line a checkpoint: `acc` and `acc_norm` (by length)
-over 60 questions, and `log_likelihood`, the sum over all 240 choices, by which two formats of one model agree far
-beyond the score.
+own `hf` model, every other checkpoint through `load_model`. One JSON line a checkpoint: `acc` and `acc_norm` (by
+length) over 60 questions, and `log_likelihood`, the sum over all 240 choices, by which two formats of one model agree
+far beyond the score.
 """
 
 from __future__ import annotations
