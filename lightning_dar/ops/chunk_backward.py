@@ -20,6 +20,10 @@ from torch import Tensor
 from lightning_dar.ops.chunk import CHUNK_ROWS, Chunk, Sources, chunk_start, enter_logits, open_chunk
 from lightning_dar.ops.scores import add_weighted
 
+SPAN_ROWS = 3 * CHUNK_ROWS
+"""dout is kept in buffers of so many rows: the products of `_collect` run the faster the longer they are, and one
+buffer for all rows would be there when most of the forward's memory still is."""
+
 
 @dataclass
 class ChunkPass:
@@ -29,7 +33,7 @@ class ChunkPass:
     first: int  # sources written before the chunk; those written during it are first .. first+K-1
     weights: Tensor  # a [M, K, C]
     d_logits: Tensor  # g [M, K, rows - start]: of the chunk's own rows, then of all later ones
-    d_out: Tensor | None = None  # [M, C, D]; None until a row of the chunk had its backward
+    d_out: Tensor | None = None  # [M, C, D], part of a buffer; None until a row of the chunk had its backward
     columns: tuple[Tensor, ...] = ()  # of d_out
     missing: set[int] = field(default_factory=set)
     collected: bool = False
@@ -60,6 +64,7 @@ class Gradients:
         self.gate: Tensor | None = None  # c_s [rows], where one is not 1
         self.chunk: Chunk | None = None  # the one whose rows are running
         self.passes: dict[int, ChunkPass] = {}  # by first row
+        self.d_outs: dict[int, Tensor] = {}  # [M, SPAN_ROWS, D] by first row
         self.stop = 0  # behind the last chunk that had a backward
         self._d_values: Tensor | None = None  # memory of the last `_collect`, whose sources have all taken their part
 
@@ -74,12 +79,8 @@ class Gradients:
 
     def put(self, chunk: Chunk, row: int, d_out: Tensor, mean: Tensor, gate: Tensor | None) -> None:
         """What every row leaves: dout [M, D] and e [M]."""
-        rows, column = self._pass(chunk.start), row - chunk.start
-        if rows.d_out is None:
-            rows.d_out = d_out.new_empty(len(d_out), chunk.stop - chunk.start, d_out.shape[-1])
-            rows.columns = rows.d_out.unbind(1)
-            rows.missing = set(range(len(rows.columns)))
-            self.stop = max(self.stop, chunk.stop)
+        rows, column = self._rows(chunk.start, d_out), row - chunk.start
+        self.stop = max(self.stop, chunk.stop)
         if column not in rows.missing:
             raise RuntimeError(f"row {row} of the depth read's queries was read twice in one forward pass")
         rows.missing.discard(column)
@@ -110,17 +111,17 @@ class Gradients:
             rows.settle(column)
             d_out = rows.d_out[:, column:].to(value.dtype)
             d_value = add_weighted(d_value, rows.weights[:, own, column : len(rows.columns)], d_out)
-        else:
-            column = CHUNK_ROWS
-        if d_value is None:
+        elif d_value is None:
             return torch.zeros_like(value)
+        else:
+            column, d_value = CHUNK_ROWS, d_value.clone()  # the memory of `d_values` is used again
 
         span = slice(rows.start + column, self.stop)
         d_logit = rows.d_logits[:, own, column : self.stop - rows.start]
         shrink = (d_logit * self.logits[:, slot, span]).sum(-1, keepdim=True).mul_(self.shrink[:, slot, None])
         d_score = d_logit * sources.inverse_rms[:, slot, None]
         self.d_queries[span].addmm_(d_score.T, value)
-        return d_value.addmm(d_score, sources.queries[span]).addcmul_(value, shrink)
+        return d_value.addmm_(d_score, sources.queries[span]).addcmul_(value, shrink)
 
     def _pass(self, start: int) -> ChunkPass:
         if start not in self.passes:
@@ -131,11 +132,23 @@ class Gradients:
             self.passes[start] = ChunkPass(start, first, weights, d_logits)
         return self.passes[start]
 
+    def _rows(self, start: int, d_out: Tensor) -> ChunkPass:
+        """A chunk with room for its rows' gradients, which are like `d_out` [M, D]."""
+        rows = self._pass(start)
+        if rows.d_out is None:
+            span, last = start - start % SPAN_ROWS, len(self.d_queries)
+            if span not in self.d_outs:
+                self.d_outs[span] = d_out.new_empty(len(d_out), min(SPAN_ROWS, last - span), d_out.shape[-1])
+            rows.d_out = self.d_outs[span][:, start - span :][:, :CHUNK_ROWS]
+            rows.columns = rows.d_out.unbind(1)
+            rows.missing = set(range(len(rows.columns)))
+        return rows
+
     def _collect(self, rows: ChunkPass, sources: Sources, last: int) -> None:
         """What the later chunks hold for the sources written during one, up to `last`."""
         rows.collected = True
         later = rows.start + CHUNK_ROWS
-        if not any(start >= later and other.d_out is not None for start, other in self.passes.items()):
+        if self.stop <= later:
             return
         slots, span = slice(rows.first, last + 1), slice(later, self.stop)
         values = sources.values[:, slots].to(self.mean.dtype)
@@ -144,17 +157,15 @@ class Gradients:
             weights *= self.gate[span]
         if self._d_values is None or self._d_values.shape != values.shape:
             self._d_values = values.new_empty(values.shape)
-        rows.d_values, fresh, products = self._d_values, True, []
         for start in range(later, self.stop, CHUNK_ROWS):
-            other, size = self._pass(start), min(CHUNK_ROWS, self.stop - start)
-            if other.d_out is None:
-                products.append(weights.new_zeros(*weights.shape[:2], size))
-                continue
-            other.settle()
-            d_out = other.d_out.to(values.dtype)
-            part = weights[:, :, start - later :][..., :size]
-            rows.d_values.baddbmm_(part, d_out, beta=0 if fresh else 1)
-            fresh = False
+            self._rows(start, sources.values[:, 0]).settle()
+        products = []
+        for first in range(later - later % SPAN_ROWS, self.stop, SPAN_ROWS):
+            begin, end = max(first, later), min(first + SPAN_ROWS, self.stop)
+            d_out = self.d_outs[first][:, begin - first : end - first].to(values.dtype)
+            part = weights[:, :, begin - later : end - later]
+            self._d_values.baddbmm_(part, d_out, beta=0 if begin == later else 1)
             products.append(torch.bmm(values, d_out.transpose(1, 2)))
+        rows.d_values = self._d_values
         d_logits = rows.d_logits[:, : len(values[0]), CHUNK_ROWS:][..., : self.stop - later]
         torch.sub(torch.cat(products, -1), self.mean[:, None, span], out=d_logits).mul_(weights)

@@ -10,5 +10,6 @@ def chunk_rows(monkeypatch: pytest.MonkeyPatch):
     def set_rows(rows: int) -> None:
         monkeypatch.setattr(chunk, "CHUNK_ROWS", rows)
         monkeypatch.setattr(chunk_backward, "CHUNK_ROWS", rows)
+        monkeypatch.setattr(chunk_backward, "SPAN_ROWS", 2 * rows)
 
     return set_rows
