@@ -9,10 +9,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tiny import scramble
 from torch.utils.data import DataLoader
 
+from callbacks import BranchStrength, RoutingCollapse, RoutingSharpness, SourceRedundancy
 from lightning_dar.residual import ResidualConfig
 from lightning_dar.training import LanguageModel
 
 VOCAB, BATCH, SEQ_LEN = 257, 4, 16
+MEASURING = (RoutingSharpness, RoutingCollapse, BranchStrength, SourceRedundancy)
 
 
 class RandomTokens(L.LightningDataModule):
@@ -26,7 +28,8 @@ class RandomTokens(L.LightningDataModule):
         self.batches = [{"input_ids": row[:, :-1], "targets": row[:, 1:]} for row in ids.split(BATCH)]
 
     def train_dataloader(self):
-        return DataLoader(self.batches[:10], batch_size=None)
+        """The ranks share the batches in turn."""
+        return DataLoader(self.batches[:10][self.trainer.global_rank :: self.trainer.world_size], batch_size=None)
 
     def val_dataloader(self):
         return DataLoader(self.batches[10:], batch_size=None)
@@ -52,8 +55,21 @@ def fit(folder: Path, *callbacks: L.Callback, model: LanguageModel | None = None
     return trainer
 
 
+def measured_run(folder: Path, **settings) -> None:
+    """Four steps from the same weights whatever the processes, everything measured at each second one."""
+    L.seed_everything(1)
+    callbacks = [kind(every_n_steps=2) for kind in MEASURING]
+    settings = {"max_steps": 4, "limit_val_batches": 0, "enable_checkpointing": False, **settings}
+    settings["use_distributed_sampler"] = False
+    fit(folder, *callbacks, model=language_model(query_init="normal"), **settings)
+
+
 def events(trainer: L.Trainer) -> EventAccumulator:
-    return EventAccumulator(trainer.log_dir, size_guidance={"images": 0, "tensors": 0}).Reload()
+    return logged_in(trainer.log_dir)
+
+
+def logged_in(folder: Path | str) -> EventAccumulator:
+    return EventAccumulator(str(folder), size_guidance={"images": 0, "tensors": 0}).Reload()
 
 
 class Scramble(L.Callback):

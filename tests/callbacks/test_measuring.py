@@ -7,25 +7,16 @@ import lightning as L
 import pytest
 import torch
 from by_hand import by_hand
-from runs import RandomTokens, Scramble, events, fit, language_model
+from runs import MEASURING, RandomTokens, Scramble, events, fit, language_model
 
 from benchmarks.held import held_bytes
-from callbacks import (
-    BranchStrength,
-    RoutingCollapse,
-    RoutingSharpness,
-    RunSummary,
-    SampleText,
-    SourceRedundancy,
-    Throughput,
-)
+from callbacks import RoutingSharpness, RunSummary, SampleText, Throughput
 from lightning_dar.diagnostics.wrapper import Watched
 from lightning_dar.errors import UsageError
 from lightning_dar.residual import register_residual
 from lightning_dar.residual.base import Residual
 from lightning_dar.residual.delta_sublayer import DeltaSublayer
 
-MEASURING = (RoutingSharpness, RoutingCollapse, BranchStrength, SourceRedundancy)
 THIRDS = {"shallow": (1,), "middle": (2, 3), "deep": (4, 5)}  # of six sites; site 0 reads nothing
 
 
