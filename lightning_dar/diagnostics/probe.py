@@ -14,17 +14,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lightning_dar.diagnostics.sums import SiteSums, in_double
 from lightning_dar.diagnostics.wrapper import Watched
 from lightning_dar.residual.base import DepthRouting, Residual
 
+STATISTICS = ("sharpness", "entropy", "effective_sources", "share_embedding", "share_newest", "share_older")
+DEPTHS = ("shallow", "middle", "deep")
 
-@dataclass
+
+@dataclass(kw_only=True)
 class SiteRouting:
-    """Sums over tokens of one site's routing weights."""
+    """Sums over tokens of one site's routing weights, and what they say."""
 
     tokens: float
     max_sum: float
-    entropy_sum: float
+    entropy_sum: float  # nats
+    effective_sum: float
+    embedding_sum: float  # of tokens whose largest weight lies on the embedding, and on the newest source
+    newest_sum: float
     weight_sums: Tensor  # [n]
 
     @property
@@ -42,6 +49,26 @@ class SiteRouting:
         return self.entropy_sum / (self.tokens * math.log(self.num_sources))
 
     @property
+    def effective_sources(self) -> float:
+        """Mean over tokens of exp(H), from 1 (one source) to n (uniform)."""
+        return self.effective_sum / self.tokens
+
+    @property
+    def share_embedding(self) -> float:
+        """Share of tokens whose largest weight lies on the embedding."""
+        return self.embedding_sum / self.tokens
+
+    @property
+    def share_newest(self) -> float:
+        """Share of tokens whose largest weight lies on the last source, unless that is the embedding."""
+        return self.newest_sum / self.tokens
+
+    @property
+    def share_older(self) -> float:
+        """Share of tokens whose largest weight lies on any other source; a null source is one of these."""
+        return max(0.0, 1 - self.share_embedding - self.share_newest)  # rounding may leave -1e-16
+
+    @property
     def mean_weights(self) -> Tensor:
         """[n], the mean routing weight of each source."""
         return self.weight_sums / self.tokens
@@ -51,32 +78,59 @@ class RoutingProbe(Watched):
     """Runs `residual` unchanged and accumulates, over any number of forwards, a `SiteRouting` per site.
 
     Sites that read fewer than two sources are left out: there is nothing to route. The final read of a strategy
-    that has one counts as site `num_sites`.
+    that has one counts as site `num_sites`. Sources that share a token's largest weight share the token too, so
+    that uniform weights give each source 1/n of the tokens.
     """
 
     def __init__(self, residual: Residual, num_sites: int):
         super().__init__(residual, num_sites)
-        self._sums: dict[int, Tensor] = {}  # site -> [3 + n]: tokens, max, entropy, weights
+        self._sums = SiteSums()  # [6 + n]: the fields of a SiteRouting, in order
 
     @property
     def sites(self) -> dict[int, SiteRouting]:
         """What was measured, by site."""
-        return {
-            site: SiteRouting(*(value.item() for value in sums[:3]), sums[3:])
-            for site, sums in sorted(self._sums.items())
-        }
+        return {site: _site_routing(sums) for site, sums in self._sums.items()}
 
     def reduce(self, sum_over_ranks: Callable[[Tensor], Tensor]) -> None:
-        """Adds up the ranks: `sum_over_ranks` maps a float64 tensor on the CPU to its sum over all of them."""
-        self._sums = {site: sum_over_ranks(sums) for site, sums in self._sums.items()}
+        """Adds up the ranks, see `SiteSums`."""
+        self._sums.reduce(sum_over_ranks)
 
     def seen(self, site: int, routing: DepthRouting) -> None:
-        weights = routing.weights.flatten(0, -2)
+        weights = in_double(routing.weights.flatten(0, -2))
         if weights.shape[-1] < 2:
             return
-        measured = torch.stack([weights.amax(-1).sum(), torch.special.entr(weights).sum(), *weights.sum(0)])
-        sums = torch.cat([torch.tensor([len(weights)]), measured.cpu()]).double()
-        self._sums[site] = self._sums[site] + sums if site in self._sums else sums
+        largest, entropy = weights.amax(-1, keepdim=True), torch.special.entr(weights).sum(-1)
+        at_largest = weights == largest
+        shares = (at_largest / at_largest.sum(-1, keepdim=True, dtype=weights.dtype)).sum(0)  # [n], of all tokens
+        last = weights.shape[-1] - 1
+        nothing = shares.new_zeros(())
+        counted = [
+            nothing + len(weights),
+            largest.sum(),
+            entropy.sum(),
+            entropy.exp().sum(),
+            nothing if routing.embedding is None else shares[routing.embedding],
+            nothing if routing.embedding == last else shares[last],
+        ]
+        self._sums.add(site, torch.cat([torch.stack(counted), weights.sum(0)]))
+
+
+def _site_routing(sums: Tensor) -> SiteRouting:
+    tokens, largest, entropy, effective, embedding, newest = sums[:6].tolist()
+    return SiteRouting(
+        tokens=tokens,
+        max_sum=largest,
+        entropy_sum=entropy,
+        effective_sum=effective,
+        embedding_sum=embedding,
+        newest_sum=newest,
+        weight_sums=sums[6:],
+    )
+
+
+def depth_third(site: int, num_sites: int) -> str:
+    """Which of `DEPTHS` a site belongs to; a final read belongs to the deepest."""
+    return DEPTHS[min(3 * site // num_sites, 2)]
 
 
 def mean_sharpness(sites: dict[int, SiteRouting], num_sites: int, deepest: float = 1.0) -> float | None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny import scramble, tiny_model, tokens
 
-from lightning_dar.diagnostics.probe import RoutingProbe, SiteRouting, mean_sharpness
+from lightning_dar.diagnostics.probe import RoutingProbe, SiteRouting, depth_third, mean_sharpness
 
 
 @pytest.mark.parametrize("name", ["delta-sublayer", "delta-block", "attnres", "cumulative-additive"])
@@ -39,15 +39,29 @@ def test_sums_agree_with_weights_from_the_definition():
         entropy = -(weights * weights.log()).sum(-1).mean().item() / math.log(site + 1)
         assert routing.entropy == pytest.approx(entropy, rel=1e-4)
         torch.testing.assert_close(routing.mean_weights, weights.mean(0), rtol=1e-4, atol=1e-6)
+        effective = [math.exp(-sum(a * math.log(a) for a in token)) for token in weights.tolist()]
+        assert routing.effective_sources == pytest.approx(sum(effective) / 29, rel=1e-4)
+        picked = [token.index(max(token)) for token in weights.tolist()]
+        assert routing.share_embedding == pytest.approx(picked.count(0) / 29)
+        assert routing.share_newest == pytest.approx(picked.count(site) / 29)
+        assert routing.share_older == pytest.approx(sum(0 < source < site for source in picked) / 29)
 
 
-def test_zero_queries_are_uniform_with_entropy_one():
-    model = tiny_model("delta-sublayer")
+@pytest.mark.parametrize("name", ["delta-sublayer", "delta-block", "attnres", "cumulative-replacement"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_zero_queries_are_uniform_with_entropy_one(name, dtype):
+    model = tiny_model(name).to(dtype)
     probe = RoutingProbe(model.residual, 8)
     model(tokens(), residual=probe)
-    for site, routing in probe.sites.items():
-        assert routing.sharpness == pytest.approx(1 / (site + 1), abs=1e-6)
-        assert routing.entropy == pytest.approx(1, abs=1e-6)
+    assert len(probe.sites) >= 6
+    for routing in probe.sites.values():
+        uniform = pytest.approx(1 / routing.num_sources, rel=1e-7)  # a float32 as near to 1/n as there is
+        assert routing.sharpness == uniform
+        assert all(weight == uniform for weight in routing.mean_weights.tolist())
+        assert routing.entropy == pytest.approx(1, rel=1e-7)
+        assert routing.effective_sources == pytest.approx(routing.num_sources, rel=1e-6)
+        assert routing.share_embedding == pytest.approx(1 / routing.num_sources), "a tie is shared"
+        assert routing.share_newest == pytest.approx(1 / routing.num_sources)
 
 
 def test_a_query_along_one_source_picks_it():
@@ -61,7 +75,25 @@ def test_a_query_along_one_source_picks_it():
     model(ids, residual=probe)
     for routing in probe.sites.values():
         assert routing.mean_weights[0].item() == pytest.approx(1, abs=1e-6)
+        assert routing.sharpness == pytest.approx(1, abs=1e-6)
         assert routing.entropy == pytest.approx(0, abs=1e-6)
+        assert routing.effective_sources == pytest.approx(1, abs=1e-6)
+        assert (routing.share_embedding, routing.share_newest, routing.share_older) == (1, 0, 0)
+
+
+def test_a_null_source_counts_as_older_and_the_embedding_never_as_newest():
+    model = scramble(tiny_model("delta-block", null_source=True))
+    with torch.no_grad():
+        model.residual.null_source.zero_()  # its logit is 0; so are all others with a query of zero
+        model.residual.query.zero_()
+    probe = RoutingProbe(model.residual, 8)
+    model(tokens(), residual=probe)
+    first = probe.sites[1]
+    assert (first.num_sources, first.share_embedding, first.share_newest, first.share_older) == (2, 0.5, 0, 0.5)
+    third = probe.sites[7]
+    assert third.num_sources == 5
+    shares = (third.share_embedding, third.share_newest, third.share_older)
+    assert shares == pytest.approx((1 / 5, 1 / 5, 3 / 5))
 
 
 def test_standard_has_no_routed_sites():
@@ -91,8 +123,10 @@ def test_ranks_add_up():
         return probe
 
     together, first, second = measured(batch), measured(batch[:1]), measured(batch[1:])
-    sums_of_second = iter(second._sums.values())
-    first.reduce(lambda sums: sums + next(sums_of_second))
+    parts = []  # each rank's contribution to its one exchange
+    second.reduce(lambda sums: parts.append(sums) or sums)
+    first.reduce(lambda sums: parts.append(sums) or sums + parts[0])
+    assert len(parts) == 2
     assert first.sites.keys() == together.sites.keys() == set(range(1, 8))
     for site, expected in together.sites.items():
         assert first.sites[site].tokens == 21
@@ -102,7 +136,17 @@ def test_ranks_add_up():
 
 
 def site_with(sharpness):
-    return SiteRouting(tokens=1.0, max_sum=sharpness, entropy_sum=0.0, weight_sums=torch.ones(2))
+    sums = dict.fromkeys(("entropy_sum", "effective_sum", "embedding_sum", "newest_sum"), 0.0)
+    return SiteRouting(tokens=1.0, max_sum=sharpness, weight_sums=torch.ones(2), **sums)
+
+
+@pytest.mark.parametrize("num_sites", [6, 8, 9, 72])
+def test_thirds_agree_with_the_deepest_third(num_sites):
+    thirds = [depth_third(site, num_sites) for site in range(num_sites + 1)]
+    deep = [site for site in range(num_sites + 1) if site >= num_sites * 2 / 3]
+    assert [site for site, third in enumerate(thirds) if third == "deep"] == deep
+    assert thirds.count("shallow") == math.ceil(num_sites / 3)
+    assert sorted(thirds, key=["shallow", "middle", "deep"].index) == thirds
 
 
 @pytest.mark.parametrize("num_sites", [6, 8, 18, 24, 36, 72])
