@@ -1,0 +1,96 @@
+"""Loss on held-out text, by document, of a network and of the same one with changed reads."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_dar.diagnostics.interventions import Change, ChangedReads
+from lightning_dar.inspection.held_out import HeldOut
+from lightning_dar.inspection.subject import Subject
+from lightning_dar.training.loss import token_cross_entropy
+
+FORWARD_BYTES = 2**30  # what the copies of a batch may hold of sources, about
+FORWARD_BYTES_CPU = 2**26  # more copies are no faster there: they leave the caches
+
+
+@dataclass(frozen=True, kw_only=True)
+class Losses:
+    """Summed losses in nats."""
+
+    total: float  # in the order in which validation sums
+    by_unit: np.ndarray  # float64 [units]
+    tokens: int
+
+    @property
+    def mean(self) -> float:
+        """Nats a token."""
+        return self.total / self.tokens
+
+
+def own_losses(subject: Subject, held_out: HeldOut, done: Callable[[int], Any] = lambda forwards: None) -> Losses:
+    """Of the network as it is: `mean` is the validation loss, to the last bit."""
+    return _run(subject, held_out, None, 1, done)[0]
+
+
+def changed_losses(
+    subject: Subject,
+    held_out: HeldOut,
+    changes: Sequence[Change],
+    site: int | None = None,
+    done: Callable[[int], Any] = lambda forwards: None,
+) -> list[Losses]:
+    """Under each of `changes`, at one site or at all of them; as many share a forward as memory allows.
+
+    Args:
+        subject: the model.
+        held_out: the text.
+        changes: what is done to the reads.
+        site: the one site where it is done; default: all.
+        done: is told how many forwards of a batch have been made.
+    """
+    at_once = _copies_at_once(subject, held_out)
+    measured: list[Losses] = []
+    for start in range(0, len(changes), at_once):
+        group = changes[start : start + at_once]
+        reads = ChangedReads(subject.model.residual, subject.num_sites, group, site)
+        measured += _run(subject, held_out, reads, len(group), done)
+    return measured
+
+
+def _copies_at_once(subject: Subject, held_out: HeldOut) -> int:
+    if held_out.document_end_id is not None:  # the attention mask has the rows of one copy
+        return 1
+    tokens = held_out.batches[0]["input_ids"].numel()
+    sources = subject.num_sites + 2
+    copy_bytes = 3 * 4 * sources * tokens * subject.model.config.hidden_size  # values, their stack and keys in fp32
+    allowed = FORWARD_BYTES_CPU if subject.device.type == "cpu" else FORWARD_BYTES
+    return max(1, allowed // copy_bytes)
+
+
+@torch.no_grad()
+def _run(
+    subject: Subject, held_out: HeldOut, residual: ChangedReads | None, copies: int, done: Callable[[int], Any]
+) -> list[Losses]:
+    units = len(held_out.unit_tokens)
+    totals, by_unit = np.zeros(copies), np.zeros((copies, units))
+    for batch, drawn in zip(held_out.batches, held_out.batch_units, strict=True):
+        batch = {name: ids.to(subject.device) for name, ids in batch.items()}
+        head = partial(_heads, targets=batch["targets"], copies=copies)
+        with subject.autocast():
+            parts = subject.model(batch["input_ids"], batch.get("document_ids"), head=head, residual=residual)
+        for number, (total, losses) in enumerate(parts):
+            totals[number] += total.item()
+            weights = losses.flatten().cpu().numpy()
+            by_unit[number] += np.bincount(drawn.flatten(), weights=weights, minlength=units)
+        done(copies)
+    return [Losses(total=t, by_unit=u, tokens=held_out.tokens) for t, u in zip(totals.tolist(), by_unit, strict=True)]
+
+
+def _heads(hidden: Tensor, weight: Tensor, targets: Tensor, copies: int) -> list[tuple[Tensor, Tensor]]:
+    """(sum, terms [B, T]) of each copy: a matrix product's last bits depend on its number of rows."""
+    return [token_cross_entropy(copy, weight, targets) for copy in hidden.chunk(copies)]
