@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lightning_dar.ops.scores import inverse_rms
+
 
 def depth_read(sources: Sequence[Tensor], query: Tensor, gain: Tensor, eps: float) -> Tensor:
     """The weighted sum of the sources.
@@ -27,24 +29,23 @@ def depth_read(sources: Sequence[Tensor], query: Tensor, gain: Tensor, eps: floa
         r [B, T, D] in the sources' common dtype.
     """
     with torch.autocast(query.device.type, enabled=False):
-        values = _stack(sources)
-        weights = _weights(values, query, gain, eps)
+        dtype = _common_dtype(sources)
+        values = torch.stack([source.to(dtype) for source in sources])
+        keys = F.rms_norm(values, values.shape[-1:], gain.to(dtype), eps)
+        weights = torch.einsum("nbtd,d->btn", keys, query.to(dtype)).softmax(-1)
         read = torch.einsum("btn,nbtd->btd", weights, values)
     return read.to(reduce(torch.promote_types, (source.dtype for source in sources)))
 
 
 def depth_weights(sources: Sequence[Tensor], query: Tensor, gain: Tensor, eps: float) -> Tensor:
-    """The routing weights [B, T, n] (at least fp32) that `depth_read` sums with; same arguments."""
+    """The routing weights [B, T, n] (at least fp32) that `depth_read` sums with; same arguments. Without
+    gradient, so source by source: stacking them takes several times as long."""
+    dtype = _common_dtype(sources)
     with torch.autocast(query.device.type, enabled=False):
-        return _weights(_stack(sources), query, gain, eps)
+        scaled = query.to(dtype) * gain.to(dtype)
+        logits = [source.to(dtype) @ scaled * inverse_rms(source, eps, dtype) for source in sources]
+        return torch.stack(logits, -1).softmax(-1)
 
 
-def _stack(sources: Sequence[Tensor]) -> Tensor:
-    """[n, B, T, D] in at least fp32."""
-    dtype = reduce(torch.promote_types, (source.dtype for source in sources), torch.float32)
-    return torch.stack([source.to(dtype) for source in sources])
-
-
-def _weights(values: Tensor, query: Tensor, gain: Tensor, eps: float) -> Tensor:
-    keys = F.rms_norm(values, values.shape[-1:], gain.to(values.dtype), eps)
-    return torch.einsum("nbtd,d->btn", keys, query.to(values.dtype)).softmax(-1)
+def _common_dtype(sources: Sequence[Tensor]) -> torch.dtype:
+    return reduce(torch.promote_types, (source.dtype for source in sources), torch.float32)
