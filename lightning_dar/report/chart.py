@@ -63,6 +63,9 @@ class HeatMap:
     value: Axis
     values: list[list[float | None]]
     diverging: bool = False  # colours centred on zero
+    limits: tuple[float, float] | None = (
+        None  # values at the ends of the colours, such as (0, 1); None: from the values
+    )
 
 
 Chart = LineChart | BarChart | HeatMap
