@@ -24,7 +24,12 @@ def sections_of(report: dict[str, Any]) -> list[Section]:
     if len(checkpoints) > 1:
         sections.append(_section("Loss", "On the same text, each prediction counted once.", [_losses(checkpoints)]))
     if routed:
-        sections += [_sharpness(routed), _maps(routed), _worth(routed), _stream(routed)]
+        sections.append(_sharpness(routed))
+    changed = [found for found in routed if found["causal"] is not None]
+    if changed:
+        sections += [_maps(changed), _worth(changed)]
+    if routed:
+        sections.append(_stream(routed))
     return sections
 
 
@@ -67,8 +72,8 @@ def _sharpness(routed: list[Inspected]) -> Section:
         *(_shares(found) for found in routed),
     ]
     text = (
-        "Sharpness is the mean over tokens of the largest weight: 1/n where a site only averages its n sources, 1 where "
-        "each token picks one."
+        "Sharpness is the mean over tokens of the largest weight: 1/n where a site averages its n sources, 1 where each "
+        "token picks one."
     )
     return _section("How sharply each site reads", text, charts)
 
@@ -116,8 +121,8 @@ def _maps(routed: list[Inspected]) -> Section:
             charts.append(_map(found, f"importance-{kind}", kind, f"Importance, {kind}", caption))
         charts.append(_everywhere(found))
     text = (
-        "Mass is what a site gives to a source, importance what the loss gains when the read goes without it. The first "
-        "does not tell the second: compare the maps. " + " ".join(map(_correlation_words, routed))
+        "Mass is what a site gives to a source, importance what the loss gains when the read goes without it. They need "
+        "not agree. " + " ".join(map(_correlation_words, routed))
     )
     return _section("Mass against importance", text, charts)
 
@@ -142,7 +147,7 @@ def _map(found: Inspected, name: str, key: str, title: str, caption: str) -> Hea
         value=Axis(label="mean routing weight") if is_mass else LOSS_CHANGE,
         values=[[cells.get((site["site"], source)) for source in range(len(labels))] for site in sites],
         diverging=not is_mass,
-        **({"limits": (0.0, 1.0)} if is_mass else {}),
+        limits=(0.0, 1.0) if is_mass else None,
     )
 
 
@@ -214,7 +219,9 @@ def _stream(routed: list[Inspected]) -> Section:
         having = [f for f in routed if any(site[key] is not None for site in f["routing"]["sites"])]
         if having:
             charts.append(_by_site(having, key, name, title, label))
-    text = "How much the reads add, and how much their sources say the same: at a cosine of 1 there is nothing to choose."
+    text = (
+        "How much the reads add, and how much their sources say the same: at a cosine of 1 there is nothing to choose."
+    )
     return _section("Stream and sources", text, charts)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lightning_dar.checkpoint.load import Checkpoint
-from lightning_dar.checkpoint.settings import settings_of
+from lightning_dar.checkpoint.settings import settings_of, tokenizer_of
 from lightning_dar.data import Tokenizer
 from lightning_dar.data.sources import find_files, fingerprint, read_pieces
 from lightning_dar.data.windows import collate
@@ -53,6 +53,29 @@ class HeldOut:
         return np.bincount(self.units.flatten())
 
 
+def check_same_text(checkpoints: Sequence[Checkpoint]) -> Tokenizer:
+    """The tokenizer that all have.
+
+    Raises:
+        DataError: a checkpoint without a tokenizer, with another one, or whose vocabulary lacks some of its ids.
+    """
+    first, *others = checkpoints
+    tokenizer = tokenizer_of(first)
+    for other in others:
+        if tokenizer_of(other).to_json() != tokenizer.to_json():
+            raise DataError(
+                f"'{other.path}' has another tokenizer than '{first.path}': losses on the same text do not compare; "
+                "inspect them one by one"
+            )
+    for checkpoint in checkpoints:
+        if tokenizer.vocab_size > checkpoint.config.vocab_size:
+            raise DataError(
+                f"'{checkpoint.path}': its tokenizer has {tokenizer.vocab_size} ids, its vocabulary "
+                f"{checkpoint.config.vocab_size}; lay the tokenizer.json that it was trained with beside its weights"
+            )
+    return tokenizer
+
+
 def text_windows(
     paths: Sequence[str], text_field: str, tokenizer: Tokenizer, checkpoint: Checkpoint, seq_len: int, max_tokens: int
 ) -> HeldOut:
@@ -73,13 +96,16 @@ def text_windows(
                 break
         source_fingerprint = fingerprint(files)
     except DataError as error:
-        raise DataError(str(error).replace("data.source", "--text").replace("data.text_field", "--text_field")) from error
+        raise DataError(
+            str(error).replace("data.source", "--text").replace("data.text_field", "--text_field")
+        ) from error
     if not ids:
         raise DataError(f"--text {' '.join(paths)}: no text in it")
     count = min(len(ids), wanted) // (seq_len + 1)
     if count == 0:
         raise DataError(
-            f"--text {' '.join(paths)}: {len(ids)} tokens, a window has {seq_len + 1}; give more text, or a lower --seq_len"
+            f"--text {' '.join(paths)}: {len(ids)} tokens, a window has {seq_len + 1}; give more text, or a lower "
+            "--seq_len"
         )
     windows = torch.tensor(ids[: count * (seq_len + 1)]).view(count, seq_len + 1)
     settings = settings_of(checkpoint, resume=False)["data"]

@@ -10,6 +10,7 @@ import torch
 
 from lightning_dar.checkpoint.load import Checkpoint
 from lightning_dar.diagnostics.bootstrap import RESAMPLES, paired_intervals
+from lightning_dar.errors import DataError
 from lightning_dar.inspection.causal import causal_numbers, forwards_a_batch
 from lightning_dar.inspection.held_out import HeldOut
 from lightning_dar.inspection.losses import Losses, own_losses
@@ -33,10 +34,10 @@ def make_report(
         `data`, `checkpoints` (in order), `settings` and `versions`, in types that JSON has.
     """
     inspected, losses = [], []
-    for checkpoint, name in zip(checkpoints, names, strict=True):
+    for number, (checkpoint, name) in enumerate(zip(checkpoints, names, strict=True), start=1):
         subject = load_subject(checkpoint, name, device)
         found, own = _inspect(subject, held_out)
-        inspected.append(found)
+        inspected.append({"number": number, **found})
         losses.append(own)
     for found, against in zip(inspected, _against_first(losses, held_out), strict=True):
         found["loss"]["against_first"] = against
@@ -60,13 +61,16 @@ def _inspect(subject: Subject, held_out: HeldOut) -> tuple[dict[str, Any], Losse
     batches = len(held_out.batches)
     with tqdm(total=batches, desc=subject.name, unit="forward", mininterval=0.5) as bar:
         own = own_losses(subject, held_out, bar.update)
+        if not math.isfinite(own.mean):
+            raise DataError(f"'{subject.checkpoint.path}': its loss on the text is {own.mean}, so it has diverged")
         routing = causal = None
         if subject.routes:
             bar.total += 2 * batches
             reads = measure_reads(subject, held_out, bar.update)
             if reads.stream:
-                bar.total += batches * forwards_a_batch(reads)
                 routing = routing_numbers(reads)
+            if reads.stream and subject.can_be_changed:
+                bar.total += batches * forwards_a_batch(reads)
                 causal = causal_numbers(subject, held_out, reads, own, bar.update)
     return {**_identity(subject), "loss": _loss(own, held_out), "routing": routing, "causal": causal}, own
 
@@ -89,7 +93,7 @@ def _identity(subject: Subject) -> dict[str, Any]:
 def _loss(own: Losses, held_out: HeldOut) -> dict[str, Any]:
     bytes_per_token = held_out.about["bytes_per_token"]
     bits = None if bytes_per_token is None else own.mean / (bytes_per_token * math.log(2))
-    return {"loss": own.mean, "perplexity": math.exp(min(own.mean, 700)), "bits_per_byte": bits}
+    return {"loss": own.mean, "perplexity": math.exp(own.mean), "bits_per_byte": bits}
 
 
 def _against_first(losses: list[Losses], held_out: HeldOut) -> Iterator[dict[str, float] | None]:

@@ -36,8 +36,13 @@ class Subject:
 
     @property
     def routes(self) -> bool:
-        """Whether its reads can be laid open. Separate query, key and value inputs are not one read."""
-        return lays_open(self.model.residual) and self.model.residual.attention_inputs == 1
+        """Whether its reads can be laid open."""
+        return lays_open(self.model.residual)
+
+    @property
+    def can_be_changed(self) -> bool:
+        """Whether a read can be replaced by another: separate query, key and value inputs are not one read."""
+        return self.model.residual.attention_inputs == 1
 
     def autocast(self) -> AbstractContextManager:
         """The precision of a forward, as `validate` has it."""

@@ -4,20 +4,20 @@ from typing import Any
 
 from lightning_dar.inspection.causal import KNOCK_OUTS
 
-NEAR_UNIFORM = 0.05  # sharpness above 1/n, in the deepest third, below which routing counts as collapsed
+NEAR_UNIFORM = 0.02  # sharpness above 1/n, in the deepest third, up to which routing counts as collapsed
 TELLING, WEAK = 0.7, 0.3  # rank correlations: from here on mass tells importance; below, it does not
 
 Inspected = dict[str, Any]
 
 
 def lead_of(report: dict[str, Any]) -> str:
-    """The opening paragraph."""
+    """The opening, a paragraph a checkpoint."""
     data = report["data"]
     text = "the validation text" if data["split"] == "validation" else "the given text"
     start = f"On {data['tokens']:,} tokens of {text} ({data['documents']:,} documents): "
     if data["bootstrap_unit"] == "window":
         start = f"On {data['tokens']:,} tokens of {text} (one document; intervals are over its windows): "
-    return start + " ".join(_about(found) for found in report["checkpoints"])
+    return start + "\n\n".join(_about(found) for found in report["checkpoints"])
 
 
 def _about(found: Inspected) -> str:
@@ -27,6 +27,8 @@ def _about(found: Inspected) -> str:
         return " ".join([*sentences, "It shows no routing, so that there is nothing more to measure."])
     if found["routing"]["means"]["sharpness"] is not None:
         sentences.append(_sharp(found["routing"]))
+    if found["causal"] is None:
+        return " ".join([*sentences, "Its reads cannot be changed: query, key and value are read separately."])
     sentences += [_selectivity(found["causal"]["selection"]["uniform"]), _mass(found), _most(found)]
     return " ".join(sentences)
 
@@ -54,7 +56,7 @@ def _sharp(routing: dict[str, Any]) -> str:
 
 def is_collapsed(deep: dict[str, float]) -> bool:
     """Whether the deepest third reads nearly uniformly, by the means over its sites."""
-    return deep["sharpness"] - deep["uniform_sharpness"] < NEAR_UNIFORM
+    return deep["sharpness"] - deep["uniform_sharpness"] <= NEAR_UNIFORM
 
 
 def _selectivity(uniform: dict[str, float]) -> str:
