@@ -72,8 +72,8 @@ def _sharpness(routed: list[Inspected]) -> Section:
         *(_shares(found) for found in routed),
     ]
     text = (
-        "Sharpness is the mean over tokens of the largest weight: 1/n where a site averages its n sources, 1 where each "
-        "token picks one."
+        "Sharpness is the mean over tokens of the largest weight: 1/n where a site averages its n sources, 1 where "
+        "each token picks one."
     )
     return _section("How sharply each site reads", text, charts)
 
@@ -121,8 +121,8 @@ def _maps(routed: list[Inspected]) -> Section:
             charts.append(_map(found, f"importance-{kind}", kind, f"Importance, {kind}", caption))
         charts.append(_everywhere(found))
     text = (
-        "Mass is what a site gives to a source, importance what the loss gains when the read goes without it. They need "
-        "not agree. " + " ".join(map(_correlation_words, routed))
+        "Mass is what a site gives to a source, importance what the loss gains when the read goes without it. They "
+        "need not agree. " + " ".join(map(_correlation_words, routed))
     )
     return _section("Mass against importance", text, charts)
 
