@@ -87,13 +87,11 @@ def _line(found: Inspected, name: str, value: Callable[[dict[str, Any]], float |
     return Series(name=name, x=[float(s["site"]) for s in sites], y=[value(s) for s in sites], dashed=dashed)
 
 
-def _by_site(
-    routed: list[Inspected], key: str, name: str, title: str, label: str, unit: str = "", caption: str = ""
-) -> LineChart:
+def _by_site(routed: list[Inspected], key: str, name: str, title: str, label: str, unit: str = "") -> LineChart:
     return LineChart(
         name=name,
         title=title,
-        caption=caption or "Mean over tokens, site by site; a last site of its own is the final read.",
+        caption="Mean over tokens, site by site. A site behind the last sublayer is the final read.",
         x=SITE,
         y=Axis(label=label, unit=unit),
         series=[_line(found, found["name"], lambda site: site[key]) for found in routed],
@@ -117,12 +115,12 @@ def _maps(routed: list[Inspected]) -> Section:
     for found in routed:
         charts.append(_map(found, "mass", "mass", "Routing mass", "Mean routing weight, over tokens."))
         for kind, place in MISSING.items():
-            caption = f"What the loss gains when a site cannot read a source; {place}."
+            caption = f"Change in loss when one site cannot read one source; {place}."
             charts.append(_map(found, f"importance-{kind}", kind, f"Importance, {kind}", caption))
         charts.append(_everywhere(found))
     text = (
-        "Mass is what a site gives to a source, importance what the loss gains when the read goes without it. They "
-        "need not agree. " + " ".join(map(_correlation_words, routed))
+        "Mass is what a site gives to a source, importance by how much the loss rises when the site reads without it. "
+        "They need not agree. " + " ".join(map(_correlation_words, routed))
     )
     return _section("Mass against importance", text, charts)
 
