@@ -109,7 +109,7 @@ def text_windows(
         )
     windows = torch.tensor(ids[: count * (seq_len + 1)]).view(count, seq_len + 1)
     settings = settings_of(checkpoint, resume=False)["data"]
-    return _held_out(
+    return hold_out(
         windows,
         consecutive_ends(windows, tokenizer.end_id),
         tokenizer,
@@ -148,7 +148,7 @@ def validation_windows(checkpoint: Checkpoint, tokenizer: Tokenizer, seq_len: in
     loader = data.val_dataloader()
     chosen = list(loader.sampler)
     windows = torch.stack([loader.dataset[index] for index in chosen])
-    return _held_out(
+    return hold_out(
         windows,
         _ends_before(loader.dataset, chosen, tokenizer.end_id),
         tokenizer,
@@ -179,9 +179,10 @@ def _ends_before(dataset: Any, chosen: Sequence[int], end_id: int) -> Tensor:
     return (ends.cumsum(0) - ends)[torch.tensor(chosen)]
 
 
-def _held_out(
+def hold_out(
     windows: Tensor, ends_before: Tensor, tokenizer: Tokenizer, batch_size: int, document_mask: bool, **about: Any
 ) -> HeldOut:
+    """Windows int64 [N, T + 1] with the end tokens before each, int64 [N]; `about` goes to the report."""
     documents = target_documents(windows, tokenizer.end_id, ends_before)
     drawn, unit = units(documents)
     count, width = windows.shape
