@@ -1,6 +1,7 @@
 """Held-out text against the stream of ids that it is cut from."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -61,7 +62,7 @@ def test_documents_run_on_over_validation_windows_that_are_left_out(text_folder,
     every = data.val_dataloader().dataset
     stream = torch.stack([every[index] for index in range(len(every))])
     places = [(stream == window).all(1).nonzero().item() for window in text.windows]
-    assert max(b - a for a, b in zip(places, places[1:], strict=False)) > 1
+    assert max(b - a for a, b in pairwise(places)) > 1
     numbers = torch.tensor(numbered(stream.flatten().tolist())).view_as(stream)[places, 1:]
     assert torch.equal(text.units, torch.unique(numbers, return_inverse=True)[1])
     assert text.about["documents"] == len(numbers.unique()) > 3
