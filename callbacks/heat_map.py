@@ -1,6 +1,7 @@
 """Drawing routing: which source each site reads, and how sharply."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 from lightning_dar.diagnostics.probe import SiteRouting
@@ -12,6 +13,7 @@ def draw_routing(sites: dict[int, SiteRouting], title: str) -> Any:
     Drawn without pyplot, so that no window system is needed and no figure outlives its use.
     """
     import numpy as np
+    from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure
 
     columns = max(routing.num_sources for routing in sites.values())
@@ -19,9 +21,10 @@ def draw_routing(sites: dict[int, SiteRouting], title: str) -> Any:
     for site, routing in sites.items():
         grid[site, : routing.num_sources] = routing.mean_weights.numpy()
 
-    figure = Figure(figsize=(9.5, max(3.2, 1.6 + 0.17 * len(grid))), layout="constrained")
+    figure = Figure(figsize=(9.5, max(3.2, 1.6 + 0.17 * len(grid))), dpi=150, layout="constrained")
     weights, sharpness = figure.subplots(1, 2, width_ratios=[2.4, 1], sharey=True)
-    image = weights.imshow(grid, aspect="auto", cmap="viridis", vmin=0, vmax=1, interpolation="nearest")
+    scale = PowerNorm(0.5, vmin=0, vmax=1)  # of 70 sources few have a weight that a linear scale would show
+    image = weights.imshow(grid, aspect="auto", cmap="viridis", norm=scale, interpolation="nearest")
     weights.set_title("mean routing weight")
     weights.set(xlabel="source (0 is the oldest)", ylabel="site (even: attention, odd: MLP)")
     figure.colorbar(image, ax=weights, pad=0.02)
@@ -37,3 +40,20 @@ def draw_routing(sites: dict[int, SiteRouting], title: str) -> Any:
     weights.set_xticks(range(0, columns, max(1, math.ceil(columns / 16))))
     figure.suptitle(title)
     return figure
+
+
+def pixels(figure: Any) -> Any:
+    """uint8 [height, width, 3]: drawn once, for the logs and the file."""
+    import numpy as np
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3]
+
+
+def save_png(picture: Any, path: Path) -> None:
+    from matplotlib.image import imsave
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    imsave(path, picture)

@@ -5,7 +5,8 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from callbacks.routing_sharpness import RoutingSharpness, routes
+from callbacks.measuring import routes
+from callbacks.routing_sharpness import RoutingSharpness
 from callbacks.sample_text import SampleText
 from lightning_dar.residual.registry import is_plugin
 
@@ -64,8 +65,8 @@ def _places(trainer: Trainer, pl_module: LightningModule, log_dir: str | None) -
         plugins = f" --plugins {module}" if is_plugin(module) else ""
         rows.append(("to validate it", f"python cli.py validate --ckpt_path {_short(saved)}{plugins}"))
     for callback in trainer.callbacks:
-        if isinstance(callback, RoutingSharpness) and callback.heat_map is not None:
-            rows.append(("routing heat map", _short(callback.heat_map)))
+        if isinstance(callback, RoutingSharpness):
+            rows += [(f"routing {name}", _short(path)) for name, path in callback.pictures.items()]
     if log_dir is not None:
         rows.append(("logs", _short(log_dir)))
         rows.append(("to look at them", f"tensorboard --logdir {_short(Path(log_dir).parent)}"))

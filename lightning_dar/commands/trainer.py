@@ -31,6 +31,9 @@ DEFAULT_CALLBACKS = [
     {"class_path": "lightning.pytorch.callbacks.LearningRateMonitor"},
     {"class_path": "lightning.pytorch.callbacks.TQDMProgressBar"},  # one line, where rich's would wrap
     {"class_path": "callbacks.RoutingSharpness"},
+    {"class_path": "callbacks.RoutingCollapse"},
+    {"class_path": "callbacks.BranchStrength"},
+    {"class_path": "callbacks.SourceRedundancy"},
     {"class_path": "callbacks.Throughput"},
     {"class_path": "callbacks.SampleText"},
     {"class_path": "callbacks.FinalValidation"},

@@ -5,6 +5,7 @@
 No flag on the strategy, nothing held between measurements; training forwards never pass through one.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -42,6 +43,18 @@ class Watched:
         routing = self.residual.routing(state, site)
         if routing is not None:
             self.seen(site, routing)
+
+
+class Together(Watched):
+    """Several probes of one forward: each read is laid open once, and shown to all."""
+
+    def __init__(self, probes: Sequence[Watched]):
+        super().__init__(probes[0].residual, probes[0].num_sites)
+        self.probes = probes
+
+    def seen(self, site: int, routing: DepthRouting) -> None:
+        for probe in self.probes:
+            probe.seen(site, routing)
 
 
 def lays_open(residual: Residual) -> bool:

@@ -3,17 +3,18 @@
 Scores: the logits of a source for every later row are one thin product, l_is = r_i (v_i . u_s), with
 r_i = rsqrt(mean(v_i^2) + eps) and u_s = query_s * gain_s.
 
-Phase one, when a chunk starts: its C rows read the sources finished by then in one batched product,
+Phase one, when a chunk starts: its C rows read the finished sources in one batched product,
 
     partial [M, C, D] = softmax_n(logits [M, n, C])^T x V [M, n, D]
 
 Merge, at each row: `partial` counts as one source, whose logit is the log-sum-exp of phase one; the sources
-written since are the others. With few finished sources phase one saves nothing, and the merge reads them all.
+written since are the others. Where none was, `partial` is the read: so it is at most rows of the block strategies.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,11 +24,9 @@ from torch import Tensor
 from lightning_dar.ops.scores import add_weighted
 
 CHUNK_ROWS = 12
-DIRECT_SOURCES = 4
-"""Up to so many finished sources are read at each row: phase one would write and read as much."""
 
 BLOCK_BYTES = 1 << 28
-"""Phase one takes tokens in blocks of about this size, so that a copy in fp32 stays small."""
+"""What goes over all sources takes tokens in blocks of about this size, so that a copy in fp32 stays small."""
 
 
 class Sources(NamedTuple):
@@ -37,29 +36,10 @@ class Sources(NamedTuple):
     inverse_rms: Tensor  # [M, capacity], at least fp32
     queries: Tensor  # U = query * gain [rows, D], at least fp32
 
-
-class Scores:
-    """Logits by source, [M, rows - 1 - after[i]] each: those of the rows that follow source i. For one pass."""
-
-    def __init__(self, after: list[int]):
-        self.after = after
-        self._logits: dict[int, Tensor] = {}
-
-    def of(self, sources: Sources, slot: int) -> Tensor:
-        """Logits of one source for all rows that follow it."""
-        if slot not in self._logits:
-            queries = sources.queries[self.after[slot] + 1 :]
-            scores = sources.values[:, slot].to(queries.dtype) @ queries.T
-            self._logits[slot] = scores.mul_(sources.inverse_rms[:, slot, None])
-        return self._logits[slot]
-
-    def between(self, sources: Sources, slot: int, start: int, stop: int) -> Tensor:
-        """[M, stop - start], the rows start .. stop-1."""
-        first = self.after[slot] + 1
-        return self.of(sources, slot)[:, start - first : stop - first]
-
-    def forget(self, slot: int) -> None:
-        self._logits.pop(slot, None)
+    def token_blocks(self, count: int) -> Iterator[slice]:
+        """Ranges of tokens whose first `count` sources take up BLOCK_BYTES."""
+        block = max(1, BLOCK_BYTES // (count * self.values.shape[-1] * self.queries.element_size()))
+        return (slice(first, first + block) for first in range(0, len(self.values), block))
 
 
 @dataclass
@@ -69,25 +49,13 @@ class Chunk:
     start: int
     stop: int
     finished: int  # sources written before row `start`
-    table: Tensor  # [M, C, n]: logit of `partial` if there is one, then of each source that the merge reads
-    filled: int  # sources that `table` holds
-    partial: Tensor | None  # [M, C, D]
+    partial: Tensor | None = None  # [M, C, D]; None where no source is finished
+    reads: tuple[Tensor, ...] = ()  # its rows, [M, D] each
+    log_sums: tuple[Tensor, ...] = ()  # log-sum-exp of phase one, [M, 1] each
 
-    @property
-    def first(self) -> int:
-        """The first source that the merge reads."""
-        return 0 if self.partial is None else self.finished
-
-    def column(self, slot: int) -> int:
-        """Where `table` has source `slot`."""
-        return slot - self.first + (self.partial is not None)
-
-    def fill(self, sources: Sources, scores: Scores, count: int) -> None:
-        """Enters the sources up to `count`."""
-        for slot in range(self.filled, count):
-            row = max(self.start, scores.after[slot] + 1)
-            self.table[:, row - self.start :, self.column(slot)] = scores.between(sources, slot, row, self.stop)
-        self.filled = max(self.filled, count)
+    def quiet(self, count: int) -> bool:
+        """Whether `partial` is all that a row reads which sees `count` sources."""
+        return count == self.finished and self.partial is not None
 
 
 def chunk_start(row: int) -> int:
@@ -95,25 +63,38 @@ def chunk_start(row: int) -> int:
     return row - row % CHUNK_ROWS
 
 
-def open_chunk(sources: Sources, scores: Scores, start: int, before: Chunk | None) -> Chunk:
-    """Phase one of the chunk that begins with row `start`, in the memory of the one that was open before."""
-    stop = min(start + CHUNK_ROWS, len(sources.queries))
-    finished = bisect_left(scores.after, start)
-    tokens, capacity, dim = sources.values.shape
-    table = sources.queries.new_empty(tokens, stop - start, capacity + 1)
-    if finished <= DIRECT_SOURCES:
-        return Chunk(start, stop, finished, table, 0, None)
+def all_logits(sources: Sources, count: int) -> Tensor:
+    """[M, count, rows], of the sources for all rows: those that a row does not see are computed, and of no use."""
+    logits = sources.queries.new_empty(len(sources.values), count, len(sources.queries))
+    for tokens in sources.token_blocks(count):
+        torch.matmul(sources.values[tokens, :count].to(logits.dtype), sources.queries.T, out=logits[tokens])
+    return logits.mul_(sources.inverse_rms[:, :count, None])
 
-    logits = torch.stack([scores.between(sources, slot, start, stop) for slot in range(finished)], 1)
-    table[:, :, 0] = logits.logsumexp(1)
-    weights = logits.softmax(1).transpose(1, 2)
-    shape = (tokens, stop - start, dim)
+
+def open_chunk(sources: Sources, logits: Tensor, after: list[int], start: int, before: Chunk | None) -> Chunk:
+    """Phase one of the chunk that begins with row `start`, in the memory of the one that was open before.
+
+    Args:
+        sources: values, norms and queries.
+        logits: [M, capacity, rows].
+        after: by source, the row after which it was written.
+        start: first row of the chunk.
+        before: the chunk that was open before, which is of no use any more.
+    """
+    stop = min(start + CHUNK_ROWS, len(sources.queries))
+    finished = bisect_left(after, start)
+    if finished == 0:
+        return Chunk(start, stop, 0)
+
+    seen = logits[:, :finished, start:stop]
+    log_sums = seen.logsumexp(1)
+    weights = seen.softmax(1).transpose(1, 2)
+    shape = (len(seen), stop - start, sources.values.shape[-1])
     reuse = before is not None and before.partial is not None and before.partial.shape == shape
     partial = before.partial if reuse else weights.new_empty(shape)
-    block = max(1, BLOCK_BYTES // (finished * dim * partial.element_size()))
-    for rows in (slice(first, first + block) for first in range(0, tokens, block)):
-        torch.bmm(weights[rows], sources.values[rows, :finished].to(partial.dtype), out=partial[rows])
-    return Chunk(start, stop, finished, table, finished, partial)
+    for tokens in sources.token_blocks(finished):
+        torch.bmm(weights[tokens], sources.values[tokens, :finished].to(partial.dtype), out=partial[tokens])
+    return Chunk(start, stop, finished, partial, partial.unbind(1), log_sums.split(1, 1))
 
 
 def merge(
@@ -130,19 +111,20 @@ def merge(
     Args:
         chunk: the row's chunk.
         sources: values, norms and queries.
-        weights: [M, n] of `partial` if there is one, the sources first .. count-1, and the private ones.
+        weights: [M, n] of `partial` if there is one, the sources written since, and the private ones.
         row: row of the queries.
         count: sources that the row sees.
         private: values [M, D] outside the history.
         stream: [M, D] or None.
     """
-    total, column = stream, chunk.column(chunk.finished if chunk.partial is not None else 0)
+    total, own = stream, count - chunk.finished
     if chunk.partial is not None:
-        total = add_weighted(total, weights, chunk.partial[:, row - chunk.start, None])
-    if count > chunk.first:
-        values = sources.values[:, chunk.first : count].to(weights.dtype)
-        taken = weights[:, column : column + values.shape[1]]
-        if chunk.partial is not None and values.shape[1] > 1:
+        total = add_weighted(total, weights, chunk.reads[row - chunk.start][:, None])
+    if own:
+        values = sources.values[:, chunk.finished : count].to(weights.dtype)
+        first = 0 if chunk.partial is None else 1
+        taken = weights[:, first : first + own]
+        if chunk.partial is not None and own > 1:
             total[:, None].baddbmm_(taken[:, None], values)
         else:
             total = add_weighted(total, taken, values)

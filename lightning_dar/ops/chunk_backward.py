@@ -4,160 +4,155 @@
     dv_i = sum_s a_is dout_s + sum_s g_is r_i u_s - (r_i^2 / D) (sum_s g_is l_is) v_i
     du_s = sum_i g_is r_i v_i
 
-A row's backward computes a and g for the sources of its own chunk and stores them with dout_s, e_s and lse_s. A
-source's own backward, which autograd runs after that of every read that used it, takes those of its chunk one by
-one, and those of all later chunks once for all sources written during its chunk (`Group`).
+A row's backward stores dout_s, e_s and lse_s, and a and g for the sources written during its own chunk. A source's
+own backward, which autograd runs after that of every read that used it, takes those of its chunk one by one, and
+those of all later chunks once for all sources written during its chunk (`_collect`).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from lightning_dar.ops.chunk import CHUNK_ROWS, Chunk, Scores, Sources, chunk_start, open_chunk
+from lightning_dar.ops.chunk import CHUNK_ROWS, Chunk, Sources, all_logits, chunk_start, open_chunk
 from lightning_dar.ops.scores import add_weighted
 
 
 @dataclass
-class ChunkRows:
-    """What the backward of a chunk's rows leaves; a column a row, `missing` those that had no backward."""
+class ChunkPass:
+    """What the backward of a chunk's rows leaves; `missing` are the columns of those that had none."""
 
     start: int
-    finished: int  # sources written before the chunk
-    d_out: Tensor  # [M, C, D]
-    weights: Tensor  # a [M, K, C] for the K sources written during the chunk
-    d_logits: Tensor  # g [M, K, C]
-    missing: set[int]
+    first: int  # sources written before the chunk; those written during it are first .. first+K-1
+    weights: Tensor  # a [M, K, C]
+    d_logits: Tensor  # g [M, K, rows - start]: of the chunk's own rows, then of all later ones
+    d_out: Tensor | None = None  # [M, C, D]; None until a row of the chunk had its backward
+    columns: tuple[Tensor, ...] = ()  # of d_out
+    missing: set[int] = field(default_factory=set)
+    collected: bool = False
+    d_values: Tensor | None = None  # sum_s a_is dout_s over the later chunks [M, K, D], once collected
 
     def settle(self, first: int = 0) -> None:
         """Zeros for the missing columns from `first`."""
         for column in [column for column in self.missing if column >= first]:
-            self.d_out[:, column] = 0
+            self.columns[column].zero_()
             self.weights[..., column] = 0
             self.d_logits[..., column] = 0
             self.missing.discard(column)
-
-
-@dataclass
-class Group:
-    """The sources first .. stop-1, written during one chunk, and what they get from all later chunks."""
-
-    first: int
-    stop: int
-    d_values: Tensor | None  # sum_s a_is dout_s [M, K, D]
-    d_logits: Tensor | None  # g_is [M, K, later rows]
 
 
 class Gradients:
     """One backward pass."""
 
     def __init__(self, sources: Sources, after: list[int]):
-        self.scores = Scores(after)
+        self.after = after
+        self.logits = all_logits(sources, len(after))
         self.d_queries = torch.zeros_like(sources.queries)  # dU [rows, D]
         tokens, rows = len(sources.values), len(sources.queries)
         self.log_sum = sources.queries.new_full((tokens, rows), torch.inf)  # a row without backward weighs nothing
         self.mean = sources.queries.new_zeros(tokens, rows)  # e_s
+        self.shrink = sources.inverse_rms.square().div_(-sources.values.shape[-1])  # -r_i^2 / D [M, capacity]
         self.gate: Tensor | None = None  # c_s [rows], where one is not 1
         self.chunk: Chunk | None = None  # the one whose rows are running
-        self.rows: dict[int, ChunkRows] = {}  # by first row
-        self.group: Group | None = None
+        self.passes: dict[int, ChunkPass] = {}  # by first row
+        self.stop = 0  # behind the last chunk that had a backward
+        self._d_values: Tensor | None = None  # memory of the last `_collect`, whose sources have all taken their part
 
-    def chunk_of(self, sources: Sources, row: int, count: int) -> Chunk:
+    def chunk_of(self, sources: Sources, row: int) -> Chunk:
         """The chunk of `row`, phase one done again."""
         start = chunk_start(row)
         if self.chunk is None or self.chunk.start != start:
-            self.chunk = open_chunk(sources, self.scores, start, self.chunk)
-        self.chunk.fill(sources, self.scores, count)
+            self.chunk = open_chunk(sources, self.logits, self.after, start, self.chunk)
+            if self.chunk.partial is not None:
+                torch.cat(self.chunk.log_sums, 1, out=self.log_sum[:, start : self.chunk.stop])
         return self.chunk
 
-    def put(
-        self, chunk: Chunk, row: int, d_out: Tensor, weights: Tensor, d_logits: Tensor, gate: Tensor | None
-    ) -> None:
-        """One row: dout [M, D], a and g [M, k] of the sources written during its chunk."""
-        rows = self.rows.get(chunk.start)
-        columns, column = chunk.stop - chunk.start, row - chunk.start
-        if rows is None:
-            written = bisect_left(self.scores.after, chunk.stop) - chunk.finished
-            rows = self.rows[chunk.start] = ChunkRows(
-                chunk.start,
-                chunk.finished,
-                d_out.new_empty(len(d_out), columns, d_out.shape[-1]),
-                weights.new_empty(len(d_out), written, columns),
-                weights.new_empty(len(d_out), written, columns),
-                set(range(columns)),
-            )
+    def put(self, chunk: Chunk, row: int, d_out: Tensor, mean: Tensor, gate: Tensor | None) -> None:
+        """What every row leaves: dout [M, D] and e [M]."""
+        rows, column = self._pass(chunk.start), row - chunk.start
+        if rows.d_out is None:
+            rows.d_out = d_out.new_empty(len(d_out), chunk.stop - chunk.start, d_out.shape[-1])
+            rows.columns = rows.d_out.unbind(1)
+            rows.missing = set(range(len(rows.columns)))
+            self.stop = max(self.stop, chunk.stop)
         if column not in rows.missing:
             raise RuntimeError(f"row {row} of the depth read's queries was read twice in one forward pass")
         rows.missing.discard(column)
-        rows.d_out[:, column] = d_out
-        rows.weights[:, : weights.shape[1], column] = weights
-        rows.d_logits[:, : weights.shape[1], column] = d_logits
+        rows.columns[column].copy_(d_out)
+        self.mean[:, row] = mean
         if gate is not None:
             if self.gate is None:
                 self.gate = self.mean.new_ones(len(self.d_queries))
             self.gate[row] = gate
 
+    def put_own(self, chunk: Chunk, row: int, log_sum: Tensor, weights: Tensor, d_logits: Tensor) -> None:
+        """A row that reads more than phase one: log-sum-exp [M], and a and g [M, k] of its chunk's own sources."""
+        self.log_sum[:, row] = log_sum
+        rows, column = self.passes[chunk.start], row - chunk.start
+        rows.weights[:, : weights.shape[1], column] = weights
+        rows.d_logits[:, : weights.shape[1], column] = d_logits
+
     def take(self, sources: Sources, slot: int) -> Tensor:
         """dv of a source [M, D], its part of dU added to `d_queries`; all reads that used it are done."""
-        after = self.scores.after[slot]
-        start = chunk_start(after)
-        if self.group is None or not self.group.first <= slot < self.group.stop:
-            self.group = self._collect(sources, start, slot)
-        group, rows = self.group, self.rows.get(start)
+        after = self.after[slot]
+        rows = self._pass(chunk_start(after))
+        if not rows.collected:
+            self._collect(rows, sources, slot)
         value = sources.values[:, slot].to(self.mean.dtype)
-        d_value = None if group.d_values is None else group.d_values[:, slot - group.first]
-        d_logits = [] if group.d_logits is None else [group.d_logits[:, slot - group.first]]
-        column = after + 1 - start
-        if column < CHUNK_ROWS and rows is not None:
+        own, column = slot - rows.first, after + 1 - rows.start
+        d_value = None if rows.d_values is None else rows.d_values[:, own]
+        if column < len(rows.columns):
             rows.settle(column)
-            own = slot - rows.finished
             d_out = rows.d_out[:, column:].to(value.dtype)
-            d_value = add_weighted(d_value, rows.weights[:, own, column:], d_out)
-            d_logits.insert(0, rows.d_logits[:, own, column:])
+            d_value = add_weighted(d_value, rows.weights[:, own, column : len(rows.columns)], d_out)
+        else:
+            column = CHUNK_ROWS
         if d_value is None:
             return torch.zeros_like(value)
 
-        d_logit = torch.cat(d_logits, -1)
-        stop = max(s + r.d_out.shape[1] for s, r in self.rows.items())
-        span = slice(stop - d_logit.shape[-1], stop)
-        norm = sources.inverse_rms[:, slot, None]
-        logits = self.scores.between(sources, slot, span.start, span.stop)
-        shrink = (d_logit * logits).sum(-1, keepdim=True).mul_(norm.square()).div_(-value.shape[-1])
-        d_score = d_logit.mul_(norm)
+        span = slice(rows.start + column, self.stop)
+        d_logit = rows.d_logits[:, own, column : self.stop - rows.start]
+        shrink = (d_logit * self.logits[:, slot, span]).sum(-1, keepdim=True).mul_(self.shrink[:, slot, None])
+        d_score = d_logit * sources.inverse_rms[:, slot, None]
         self.d_queries[span].addmm_(d_score.T, value)
-        self.scores.forget(slot)
         return d_value.addmm(d_score, sources.queries[span]).addcmul_(value, shrink)
 
-    def _collect(self, sources: Sources, start: int, last: int) -> Group:
-        """What the later chunks hold for the sources written during the chunk at `start`, up to `last`."""
-        first, later = bisect_left(self.scores.after, start), start + CHUNK_ROWS
-        opened = [rows for s, rows in self.rows.items() if s >= later]
-        if not opened:
-            return Group(first, last + 1, None, None)
-        stop = max(rows.start + rows.d_out.shape[1] for rows in opened)
-        slots = range(first, last + 1)
-        values = sources.values[:, first : last + 1].to(self.mean.dtype)
-        logits = torch.stack([self.scores.between(sources, slot, later, stop) for slot in slots], 1)
-        weights = logits.sub_(self.log_sum[:, None, later:stop]).exp_()
+    def _pass(self, start: int) -> ChunkPass:
+        if start not in self.passes:
+            first = bisect_left(self.after, start)
+            shape = (len(self.mean), bisect_left(self.after, start + CHUNK_ROWS) - first)
+            weights = self.mean.new_empty(*shape, CHUNK_ROWS)
+            d_logits = self.mean.new_empty(*shape, len(self.d_queries) - start)
+            self.passes[start] = ChunkPass(start, first, weights, d_logits)
+        return self.passes[start]
+
+    def _collect(self, rows: ChunkPass, sources: Sources, last: int) -> None:
+        """What the later chunks hold for the sources written during one, up to `last`."""
+        rows.collected = True
+        later = rows.start + CHUNK_ROWS
+        if not any(start >= later and other.d_out is not None for start, other in self.passes.items()):
+            return
+        slots, span = slice(rows.first, last + 1), slice(later, self.stop)
+        values = sources.values[:, slots].to(self.mean.dtype)
+        weights = (self.logits[:, slots, span] - self.log_sum[:, None, span]).exp_()
         if self.gate is not None:
-            weights *= self.gate[later:stop]
-        d_values = None if self.group is None else self.group.d_values  # its memory; every source has taken its part
-        if d_values is None or d_values.shape != values.shape:
-            d_values = values.new_empty(values.shape)
-        fresh, products = True, []
-        for s in range(later, stop, CHUNK_ROWS):
-            rows = self.rows.get(s)
-            if rows is None:
-                products.append(weights.new_zeros(*weights.shape[:2], CHUNK_ROWS))
+            weights *= self.gate[span]
+        if self._d_values is None or self._d_values.shape != values.shape:
+            self._d_values = values.new_empty(values.shape)
+        rows.d_values, fresh, products = self._d_values, True, []
+        for start in range(later, self.stop, CHUNK_ROWS):
+            other, size = self._pass(start), min(CHUNK_ROWS, self.stop - start)
+            if other.d_out is None:
+                products.append(weights.new_zeros(*weights.shape[:2], size))
                 continue
-            rows.settle()
-            d_out = rows.d_out.to(values.dtype)
-            part = weights[:, :, s - later : s - later + d_out.shape[1]]
-            d_values.baddbmm_(part, d_out, beta=0 if fresh else 1)
+            other.settle()
+            d_out = other.d_out.to(values.dtype)
+            part = weights[:, :, start - later :][..., :size]
+            rows.d_values.baddbmm_(part, d_out, beta=0 if fresh else 1)
             fresh = False
             products.append(torch.bmm(values, d_out.transpose(1, 2)))
-        d_logits = torch.cat(products, -1).sub_(self.mean[:, None, later:stop]).mul_(weights)
-        return Group(first, last + 1, d_values, d_logits)
+        d_logits = rows.d_logits[:, : len(values[0]), CHUNK_ROWS:][..., : self.stop - later]
+        torch.sub(torch.cat(products, -1), self.mean[:, None, span], out=d_logits).mul_(weights)

@@ -13,7 +13,7 @@ from torch._compile import _disable_dynamo as opaque  # noqa: F401  torch.compil
 def inverse_rms(source: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     """rsqrt(mean(v^2) + eps) over the last dimension, in one pass."""
     norm = torch.linalg.vector_norm(source, dim=-1, dtype=dtype)
-    return norm.square_().div_(source.shape[-1]).add_(eps).rsqrt_()
+    return norm.mul_(norm).div_(source.shape[-1]).add_(eps).rsqrt_()
 
 
 def add_weighted(total: Tensor | None, weights: Tensor, values: Tensor) -> Tensor:
@@ -38,10 +38,12 @@ def full_precision(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def wrapped(*args: Any) -> Any:
+        enabled = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
+        if not enabled:
+            return function(*args)
         with ExitStack() as stack:
-            for device in ("cpu", "cuda"):
-                if torch.is_autocast_enabled(device):
-                    stack.enter_context(torch.autocast(device, enabled=False))
+            for device in enabled:
+                stack.enter_context(torch.autocast(device, enabled=False))
             return function(*args)
 
     return wrapped

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import reduce
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lightning_dar.ops.chunk import Chunk, Scores, Sources, chunk_start, merge, open_chunk
+from lightning_dar.ops.chunk import Chunk, Sources, chunk_start, merge, open_chunk
 from lightning_dar.ops.chunk_backward import Gradients
 from lightning_dar.ops.history import History, add_read
 from lightning_dar.ops.naive import depth_read
@@ -58,8 +57,10 @@ class Workspace:
             queries.new_empty(tokens, capacity, requires_grad=False),
             queries.detach(),
         )
+        # Written through `.data`: autograd counts the versions of what it saves, but a slot is complete before it is read.
+        self._values, self._inverse_rms = self.sources.values.data, self.sources.inverse_rms.data
+        self.logits = queries.new_empty(tokens, capacity, len(queries), requires_grad=False)
         self.tape = Tape()
-        self.scores = Scores(self.tape.after)
         self.chunk: Chunk | None = None
 
     def write(self, slot: int, after: int, source: Tensor, eps: float) -> None:
@@ -68,9 +69,12 @@ class Workspace:
             written.append(after)
         elif torch._C._current_graph_task_id() == -1 or written[slot] != after:  # not a checkpoint that runs again
             raise RuntimeError("a depth history was continued twice: two appends to the same history")
-        # Through `.data`: autograd counts the versions of what it saves, but a slot is complete before it is read.
-        self.sources.values.data[:, slot] = source
-        self.sources.inverse_rms.data[:, slot] = inverse_rms(source, eps, self.sources.queries.dtype)
+        queries = self.sources.queries[after + 1 :]
+        norm = inverse_rms(source, eps, queries.dtype)
+        self._values[:, slot] = source
+        self._inverse_rms[:, slot] = norm
+        scores = source.to(queries.dtype) @ queries.T
+        torch.mul(scores, norm[:, None], out=self.logits[:, slot, after + 1 :])
 
     def chunk_of(self, row: int, count: int) -> Chunk:
         """The chunk of `row`; phase one is done where another chunk was open."""
@@ -78,8 +82,7 @@ class Workspace:
             raise RuntimeError(f"row {row} must read all that has been written before it, not an older history")
         start = chunk_start(row)
         if self.chunk is None or self.chunk.start != start:
-            self.chunk = open_chunk(self.sources, self.scores, start, self.chunk)
-        self.chunk.fill(self.sources, self.scores, count)
+            self.chunk = open_chunk(self.sources, self.logits, self.tape.after, start, self.chunk)
         return self.chunk
 
 
@@ -108,7 +111,9 @@ class TwoPhaseHistory(History):
             workspace = Workspace(source, queries, self.max_sources)
             token = _Open.apply(queries, workspace)
         token = _Write.apply(source, token, workspace, self.count, after, self.eps)
-        return replace(self, count=self.count + 1, token=token, workspace=workspace)
+        return TwoPhaseHistory(
+            self.query, self.gain, self.eps, self.max_sources, self.count + 1, token, workspace
+        )  # not dataclasses.replace, which costs as much as a small operation
 
     @opaque
     def read(
@@ -192,14 +197,19 @@ class _Read(torch.autograd.Function):
         ctx.tape, ctx.row, ctx.count, ctx.eps = workspace.tape, row, count, eps
         ctx.save_for_backward(*sources, gate, *private)
 
-        extra = _Private(private, sources, row, eps)
-        weights = _logits(chunk, row, count, extra).softmax(-1)
-        if gate is not None:
-            weights *= gate
-        flat = None if stream is None else stream.reshape(-1, stream.shape[-1]).to(weights.dtype)
-        total = merge(chunk, sources, weights, row, count, extra.values, flat)
-        seen = [source for source in (stream, *private) if source is not None]
-        dtype = reduce(torch.promote_types, (source.dtype for source in seen), sources.values.dtype)
+        flat = None if stream is None else stream.reshape(-1, stream.shape[-1]).to(sources.queries.dtype)
+        if chunk.quiet(count) and not private:
+            total = _add_partial(chunk.reads[row - chunk.start], flat, gate)
+        else:
+            extra = _Private(private, sources, row, eps)
+            weights = _logits(chunk, workspace.logits, row, count, extra).softmax(-1)
+            if gate is not None:
+                weights *= gate
+            total = merge(chunk, sources, weights, row, count, extra.values, flat)
+        dtype = sources.values.dtype
+        for seen in (stream, *private):
+            if seen is not None and seen.dtype != dtype:
+                dtype = torch.promote_types(dtype, seen.dtype)
         return total.to(dtype).view(workspace.shape)
 
     @staticmethod
@@ -209,24 +219,30 @@ class _Read(torch.autograd.Function):
         values, norms, queries, gate, *private = ctx.saved_tensors  # a checkpoint unpacks them once
         sources, row, count = Sources(values, norms, queries), ctx.row, ctx.count
         gradients = ctx.tape.gradients(sources)
-        chunk = gradients.chunk_of(sources, row, count)
+        chunk = gradients.chunk_of(sources, row)
         flat = d_out.reshape(-1, d_out.shape[-1])
         d_read = flat.to(sources.queries.dtype)
 
+        if chunk.quiet(count) and not private:
+            mean = torch.linalg.vecdot(d_read, chunk.reads[row - chunk.start])
+            gradients.put(chunk, row, flat, mean, gate)
+            return d_out if ctx.needs_input_grad[0] else None, None if gate is None else mean.sum(), *(None,) * 5
+
         extra = _Private(private, sources, row, ctx.eps)
-        logits = _logits(chunk, row, count, extra)
+        logits = _logits(chunk, gradients.logits, row, count, extra)
         log_weights = logits.log_softmax(-1)
-        gradients.log_sum[:, row] = logits[:, 0] - log_weights[:, 0]
+        log_sum = logits[:, 0] - log_weights[:, 0]
         weights = log_weights.exp_()
         d_logits = _products(d_read, chunk, sources, row, count, extra)
         mean = torch.linalg.vecdot(weights, d_logits)
-        gradients.mean[:, row] = mean
         if gate is not None:
             weights *= gate
         d_logits.sub_(mean[:, None]).mul_(weights)
 
-        own = slice(chunk.column(chunk.finished), chunk.column(count))
-        gradients.put(chunk, row, flat, weights[:, own], d_logits[:, own], gate)
+        first = 0 if chunk.partial is None else 1
+        own = slice(first, first + count - chunk.finished)
+        gradients.put(chunk, row, flat, mean, gate)
+        gradients.put_own(chunk, row, log_sum, weights[:, own], d_logits[:, own])
         d_private = extra.backward(d_read, weights, d_logits, sources.queries[row], gradients.d_queries[row])
         return (
             d_out if ctx.needs_input_grad[0] else None,
@@ -234,6 +250,13 @@ class _Read(torch.autograd.Function):
             *(None,) * 5,
             *(value.view(d_out.shape) for value in d_private),
         )
+
+
+def _add_partial(partial: Tensor, stream: Tensor | None, gate: Tensor | None) -> Tensor:
+    """stream + gate * partial [M, D], as a new tensor: the next chunk takes the memory of this one."""
+    if stream is None:
+        return partial.clone()
+    return stream + partial if gate is None else torch.addcmul(stream, partial, gate)
 
 
 class _Private:
@@ -262,21 +285,22 @@ class _Private:
         return grads
 
 
-def _logits(chunk: Chunk, row: int, count: int, extra: _Private) -> Tensor:
-    """[M, n] of all that the row reads: `partial` if there is one, sources, private sources."""
-    logits = chunk.table[:, row - chunk.start, : chunk.column(count)]
-    if not extra.logits:
-        return logits
-    return torch.cat([logits, *(logit[:, None] for logit in extra.logits)], -1)
+def _logits(chunk: Chunk, logits: Tensor, row: int, count: int, extra: _Private) -> Tensor:
+    """[M, n] of all that the row reads: `partial` if there is one, sources written since, private sources."""
+    own = logits[:, chunk.finished : count, row]
+    if chunk.partial is None and not extra.logits:
+        return own
+    partial = () if chunk.partial is None else (chunk.log_sums[row - chunk.start],)
+    return torch.cat([*partial, own, *(logit[:, None] for logit in extra.logits)], -1)
 
 
 def _products(d_read: Tensor, chunk: Chunk, sources: Sources, row: int, count: int, extra: _Private) -> Tensor:
     """dout . v [M, n] of all that the row reads, in the order of `_logits`."""
     products = []
     if chunk.partial is not None:
-        products.append(dots(d_read, chunk.partial[:, row - chunk.start, None]))
-    if count > chunk.first:
-        values = sources.values[:, chunk.first : count].to(d_read.dtype)
+        products.append(dots(d_read, chunk.reads[row - chunk.start][:, None]))
+    if count > chunk.finished:
+        values = sources.values[:, chunk.finished : count].to(d_read.dtype)
         products.append(dots(d_read, values))
     products += [dots(d_read, value[:, None]) for value in extra.values]
     return torch.cat(products, -1)

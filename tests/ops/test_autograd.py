@@ -22,7 +22,7 @@ VARIANTS = {
 
 @pytest.fixture(autouse=True)
 def _small_chunks(chunk_rows) -> None:
-    chunk_rows(5, 2)
+    chunk_rows(5)
 
 
 def model_of(strategy: str, backend: str, **options: object) -> Transformer:

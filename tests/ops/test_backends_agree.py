@@ -24,18 +24,17 @@ def test_one_source(backend: str) -> None:
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("rows", [1, 2, 5, 8, 20, 50])
-@pytest.mark.parametrize("direct", [0, 3, 100])
-def test_chunks_that_divide_and_do_not(chunk_rows, pattern: str, rows: int, direct: int) -> None:
+def test_chunks_that_divide_and_do_not(chunk_rows, pattern: str, rows: int) -> None:
     problem = make(20)
     wanted = run(problem, pattern, "naive")
-    chunk_rows(rows, direct)
+    chunk_rows(rows)
     assert_same(run(problem, pattern, "two_phase"), wanted, 1e-5)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 7, 3), (3, 1, 17), (5, 3, 33), (1, 2, 640)])
 @pytest.mark.parametrize("backend", FAST)
 def test_odd_shapes(chunk_rows, backend: str, shape: tuple[int, int, int]) -> None:
-    chunk_rows(4, 2)
+    chunk_rows(4)
     problem = make(11, shape, query_std=shape[-1] ** -0.5)
     assert_same(run(problem, "every_row", backend), run(problem, "every_row", "naive"), 1e-5)
 
@@ -44,7 +43,7 @@ def test_odd_shapes(chunk_rows, backend: str, shape: tuple[int, int, int]) -> No
 @pytest.mark.parametrize("null", [False, True])
 @pytest.mark.parametrize("backend", FAST)
 def test_gate_and_null_source(chunk_rows, backend: str, gate: bool, null: bool) -> None:
-    chunk_rows(5, 2)
+    chunk_rows(5)
     problem = make(17, gate=gate, null=null)
     wanted = run(problem, "every_row", "naive")
     assert {"gate"} & wanted[1].keys() == ({"gate"} if gate else set())
@@ -88,7 +87,7 @@ def test_bf16_is_as_near_to_the_truth_as_naive(backend: str, pattern: str) -> No
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("backend", FAST)
 def test_autocast_does_not_round_the_read(chunk_rows, backend: str, pattern: str) -> None:
-    chunk_rows(5, 2)
+    chunk_rows(5)
     problem = make(17)
     wanted = run(problem, pattern, "naive")
     with torch.autocast("cpu", torch.bfloat16):
@@ -98,7 +97,7 @@ def test_autocast_does_not_round_the_read(chunk_rows, backend: str, pattern: str
 
 @pytest.mark.parametrize("backend", FAST)
 def test_saturated_softmax(chunk_rows, backend: str) -> None:
-    chunk_rows(4, 2)
+    chunk_rows(4)
     problem = make(13, query_std=1e4)
     assert_same(run(problem, "every_row", backend), run(problem, "every_row", "naive"), 1e-5)
 
@@ -106,7 +105,7 @@ def test_saturated_softmax(chunk_rows, backend: str) -> None:
 @pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_zero_sources(chunk_rows, backend: str, pattern: str) -> None:
-    chunk_rows(4, 2)
+    chunk_rows(4)
     problem = make(13)
     for i in (0, 1, 5, 12):
         problem.sources[i].data.zero_()
@@ -130,7 +129,7 @@ def test_mixed_dtypes_promote_like_naive(backend: str) -> None:
 @pytest.mark.parametrize("backend", FAST)
 def test_rows_that_are_skipped_or_unused(chunk_rows, backend: str) -> None:
     """Rows 4 to 7 (a whole chunk) are not read, and what rows 2 and 9 read has no part in the loss."""
-    chunk_rows(4, 2)
+    chunk_rows(4)
     problem = make(13)
 
     def outputs(name: str) -> list[torch.Tensor]:
@@ -157,7 +156,7 @@ def test_rows_that_are_skipped_or_unused(chunk_rows, backend: str) -> None:
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("backend", FAST)
 def test_nothing_uninitialised_is_used(chunk_rows, backend: str, pattern: str) -> None:
-    chunk_rows(5, 2)
+    chunk_rows(5)
     problem = make(18, null=pattern == "every_row", gate=pattern == "every_row")
     wanted = run(problem, pattern, "naive")
     with _poisoned():
@@ -167,7 +166,7 @@ def test_nothing_uninitialised_is_used(chunk_rows, backend: str, pattern: str) -
 
 @pytest.mark.parametrize("backend", FAST)
 def test_gradcheck_in_float64(chunk_rows, backend: str) -> None:
-    chunk_rows(2, 1)
+    chunk_rows(2)
     problem = make(5, (1, 2, 3), dtype=torch.float64, gate=True, null=True)
 
     def loss(*leaves: torch.Tensor) -> torch.Tensor:
