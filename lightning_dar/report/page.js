@@ -2,6 +2,7 @@
 "use strict";
 
 const tip = document.getElementById("tip");
+let active = null; // the plot whose values it shows
 
 function element(tag, text, className = "") {
   const made = document.createElement(tag);
@@ -67,6 +68,8 @@ class Plot {
   }
 
   show() {
+    if (active !== this) active?.hide();
+    active = this;
     const [left, top, width, height] = this.box().map((share) => `${100 * share}%`);
     Object.assign(this.cursor.style, { left, top, width, height });
     this.cursor.hidden = false;
@@ -105,12 +108,14 @@ class Plot {
   }
 
   hide() {
+    if (active !== this) return; // a finger has moved on to another plot
+    active = null;
     this.cursor.hidden = tip.hidden = true;
   }
 }
 
-const plots = [...document.querySelectorAll(".plot")].map((plot) => new Plot(plot));
-addEventListener("scroll", () => plots.forEach((plot) => plot.hide()), { passive: true });
+document.querySelectorAll(".plot").forEach((plot) => new Plot(plot));
+addEventListener("scroll", () => active?.hide(), { passive: true });
 
 const dark = matchMedia("(prefers-color-scheme: dark)"), theme = document.getElementById("theme");
 const isDark = () => (document.documentElement.dataset.theme || (dark.matches ? "dark" : "light")) === "dark";

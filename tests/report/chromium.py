@@ -25,8 +25,9 @@ class Chromium:
         self._read, from_browser = os.pipe()
         arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
         arguments += ["--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank"]
-        self._process = subprocess.Popen(  # the browser reads from descriptor 3 and writes to 4
-            ["sh", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "sh", find_chromium(), *arguments],
+        command = f'exec "$@" 3<&{to_browser} 4>&{from_browser}'  # where the browser reads and writes
+        self._process = subprocess.Popen(
+            ["bash", "-c", command, "bash", find_chromium(), *arguments],  # not every sh knows numbers over 9
             pass_fds=(to_browser, from_browser),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

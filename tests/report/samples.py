@@ -29,8 +29,8 @@ def sections() -> list[Section]:
             ],
         ),
         Section(
-            heading="What is selectivity worth?",
-            text="Loss over the strength of the routed branch, and with its weights replaced.",
+            heading="What is <em>selectivity</em> worth?",
+            text="<em>Loss</em> over the strength of the routed branch, and with its weights replaced.",
             charts=[sweep(draw), replaced(draw), empty_lines(), one_category(), empty_map()],
         ),
     ]
@@ -158,8 +158,8 @@ def empty_lines() -> LineChart:
     axis = Axis(label="cosine")
     return LineChart(
         name="redundancy",
-        title="Redundancy of sources",
-        caption="Mean cosine.",
+        title="Redundancy of <em>sources</em>",
+        caption="Mean <em>cosine</em>.",
         x=Axis(label="site"),
         y=axis,
         series=series,
@@ -171,9 +171,9 @@ def one_category() -> BarChart:
         name="loss",
         title="Loss",
         caption="On the held-out text.",
-        categories=["all documents"],
-        y=Axis(label="loss", unit="nats per token"),
-        groups=[Series(name="only", x=[0], y=[4.711412345678901], low=[4.65], high=[4.77])],
+        categories=["<b>all</b> documents"],
+        y=Axis(label="<em>loss</em>", unit="<em>nats</em>"),
+        groups=[Series(name="<em>only</em>", x=[0], y=[4.711412345678901], low=[4.65], high=[4.77])],
     )
 
 

@@ -1,0 +1,8 @@
+import random
+
+import pytest
+
+
+@pytest.fixture
+def draw() -> random.Random:
+    return random.Random(0)
