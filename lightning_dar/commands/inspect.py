@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lightning_dar.inspection.held_out import HeldOut
 
 MAX_TOKENS, QUICK_TOKENS = 32_768, 2048
+DEFAULT_SEQ_LEN = 256  # where the first checkpoint does not say how it was trained
 REPORT = "report.json"
 OUTPUT_BYTES = 50_000_000  # asked of the disk before work starts
 HEAD = ("checkpoint", "strategy", "loss", "sharpness", "deep", "uniform", "uniform weights cost", "mass~importance")
@@ -79,8 +80,10 @@ def run(args: list[str]) -> None:
     for checkpoint in checkpoints:
         check_output(output, checkpoint.path, options.overwrite, marks=(REPORT,), kind="report")
     device = find_device(options.device)
-    held_out = _held_out(options, checkpoints)
-    report = make_report(checkpoints, names_of(options.ckpt_path), held_out, device, _settings(options))
+    limits = _limits(options, checkpoints[0])
+    held_out = _held_out(options, checkpoints, **limits)
+    settings = {"quick": options.quick, "text": options.text, **limits}
+    report = make_report(checkpoints, names_of(options.ckpt_path), held_out, device, settings)
     report = {"lead": lead_of(report), **report}
     with new_folder(output, OUTPUT_BYTES) as folder:
         _write(folder, report)
@@ -97,22 +100,21 @@ def _check(options: Namespace) -> None:
             raise UsageError(f"--ckpt_path {path}: given twice")
 
 
-def _settings(options: Namespace) -> dict[str, Any]:
-    return {name: options[name] for name in ("quick", "max_tokens", "seq_len", "text")}
+def _limits(options: Namespace, first: "Checkpoint") -> dict[str, int]:
+    """Tokens a window, and in all: at least one window, unless the user wants fewer."""
+    seq_len = options.seq_len or first.seq_len or DEFAULT_SEQ_LEN
+    usual = QUICK_TOKENS if options.quick else MAX_TOKENS
+    return {"seq_len": seq_len, "max_tokens": options.max_tokens or max(usual, seq_len)}
 
 
-def _held_out(options: Namespace, checkpoints: Sequence["Checkpoint"]) -> "HeldOut":
+def _held_out(options: Namespace, checkpoints: Sequence["Checkpoint"], **limits: int) -> "HeldOut":
     """The text, in ids that every checkpoint knows. Raises DataError where one does not."""
-    from lightning_dar.inspection.held_out import DEFAULT_SEQ_LEN, check_same_text, text_windows, validation_windows
+    from lightning_dar.inspection.held_out import check_same_text, text_windows, validation_windows
 
     tokenizer = check_same_text(checkpoints)
-    first = checkpoints[0]
-    seq_len = options.seq_len or first.seq_len or DEFAULT_SEQ_LEN
-    usual = max(QUICK_TOKENS, seq_len) if options.quick else max(MAX_TOKENS, seq_len)
-    limit = {"seq_len": seq_len, "max_tokens": options.max_tokens or usual}
     if options.text is None:
-        return validation_windows(first, tokenizer, **limit)
-    return text_windows(options.text, options.text_field, tokenizer, first, **limit)
+        return validation_windows(checkpoints[0], tokenizer, **limits)
+    return text_windows(options.text, options.text_field, tokenizer, checkpoints[0], **limits)
 
 
 def _write(folder: Path, report: dict[str, Any]) -> None:

@@ -18,7 +18,6 @@ from lightning_dar.data.windows import collate
 from lightning_dar.diagnostics.documents import consecutive_ends, target_documents, units
 from lightning_dar.errors import DataError, UsageError
 
-DEFAULT_SEQ_LEN = 256
 DEFAULT_BATCH_SIZE = 8
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_dar.diagnostics.interventions import Change, ChangedReads
+from lightning_dar.errors import DataError
 from lightning_dar.inspection.held_out import HeldOut
 from lightning_dar.inspection.subject import Subject
 from lightning_dar.training.loss import token_cross_entropy
@@ -33,7 +34,7 @@ class Losses:
 
 
 def own_losses(subject: Subject, held_out: HeldOut, done: Callable[[int], Any] = lambda forwards: None) -> Losses:
-    """Of the network as it is: `mean` is the validation loss, to the last bit."""
+    """Of the network as it is: `mean` is the validation loss, to the last bit. Raises DataError where not finite."""
     return _run(subject, held_out, None, 1, done)[0]
 
 
@@ -52,6 +53,9 @@ def changed_losses(
         changes: what is done to the reads.
         site: the one site where it is done; default: all.
         done: is told how many forwards of a batch have been made.
+
+    Raises:
+        DataError: a loss that is not finite.
     """
     at_once = _copies_at_once(subject, held_out)
     measured: list[Losses] = []
@@ -88,6 +92,9 @@ def _run(
             weights = losses.flatten().cpu().numpy()
             by_unit[number] += np.bincount(drawn.flatten(), weights=weights, minlength=units)
         done(copies)
+    if not np.isfinite(totals).all():
+        reads = "" if residual is None else " with changed reads"
+        raise DataError(f"'{subject.checkpoint.path}': its loss on the text is not finite{reads}; it may have diverged")
     return [Losses(total=t, by_unit=u, tokens=held_out.tokens) for t, u in zip(totals.tolist(), by_unit, strict=True)]
 
 

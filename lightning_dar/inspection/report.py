@@ -10,7 +10,6 @@ import torch
 
 from lightning_dar.checkpoint.load import Checkpoint
 from lightning_dar.diagnostics.bootstrap import RESAMPLES, paired_intervals
-from lightning_dar.errors import DataError
 from lightning_dar.inspection.causal import causal_numbers, forwards_a_batch
 from lightning_dar.inspection.held_out import HeldOut
 from lightning_dar.inspection.losses import Losses, own_losses
@@ -61,8 +60,6 @@ def _inspect(subject: Subject, held_out: HeldOut) -> tuple[dict[str, Any], Losse
     batches = len(held_out.batches)
     with tqdm(total=batches, desc=subject.name, unit="forward", mininterval=0.5) as bar:
         own = own_losses(subject, held_out, bar.update)
-        if not math.isfinite(own.mean):
-            raise DataError(f"'{subject.checkpoint.path}': its loss on the text is {own.mean}, so it has diverged")
         routing = causal = None
         if subject.routes:
             bar.total += 2 * batches

@@ -161,7 +161,7 @@ def test_checkpoints_are_compared_on_the_same_documents():
 def test_a_model_that_diverged_is_named():
     checkpoint = checkpoint_of("standard")
     checkpoint.tensors.read("norm.weight").fill_(torch.nan)
-    with pytest.raises(DataError, match="standard.ckpt': its loss on the text is nan"):
+    with pytest.raises(DataError, match="standard.ckpt': its loss on the text is not finite; it may have"):
         report_of(checkpoint)
 
 
