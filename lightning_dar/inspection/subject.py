@@ -51,11 +51,15 @@ class Subject:
 
 
 def load_subject(checkpoint: Checkpoint, name: str, device: torch.device) -> Subject:
-    """Raises DataError where the tensors do not fit the checkpoint's description."""
+    """In fp32, unless trained in another precision, whatever the weights are saved in: as `validate` builds it.
+
+    Raises:
+        DataError: the tensors do not fit the checkpoint's description.
+    """
     precision = str(checkpoint.content.get(TRAINER_KEY, {}).get("trainer", {}).get("precision") or "32-true")
     model = checkpoint.build()
     load_weights(model, checkpoint)
-    model = model.to(device=device, dtype=WHOLE.get(precision)).eval().requires_grad_(False)
+    model = model.to(device=device, dtype=WHOLE.get(precision, torch.float32)).eval().requires_grad_(False)
     return Subject(name=name, checkpoint=checkpoint, model=model, precision=precision)
 
 

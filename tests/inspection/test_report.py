@@ -9,6 +9,7 @@ from inspected import PLUGIN, PLUGIN_WITH_ROUTING, checkpoint_of
 from tiny import tokens, variant
 from torch.nn import functional as F
 
+from lightning_dar.checkpoint.tensors import InMemory
 from lightning_dar.data.tokenizer import BYTES_JSON, Tokenizer
 from lightning_dar.diagnostics.interventions import ChangedReads, knock_out, scaled, uniform
 from lightning_dar.errors import DataError
@@ -176,6 +177,17 @@ def test_the_precision_is_that_of_the_training():
     assert found["precision"] == "bf16-mixed"
     assert found["loss"]["loss"] != full["loss"]["loss"]
     assert found["loss"]["loss"] == pytest.approx(full["loss"]["loss"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [(None, torch.float32), ("bf16-mixed", torch.float32), ("bf16-true", torch.bfloat16)]
+)
+def test_weights_saved_in_bf16(precision, dtype):
+    checkpoint = checkpoint_of("standard")
+    weights = {key: checkpoint.tensors.read(key).bfloat16() for key in checkpoint.tensors.infos}
+    content = {"lightning_dar_trainer": {"trainer": {"precision": precision}}}
+    subject = load_subject(replace(checkpoint, tensors=InMemory(weights), content=content), "x", CPU)
+    assert {parameter.dtype for parameter in subject.model.parameters()} == {dtype}
 
 
 @pytest.mark.parametrize(
