@@ -70,9 +70,6 @@ def run(args: list[str]) -> None:
     from lightning_dar.checkpoint.load import open_checkpoint
     from lightning_dar.checkpoint.output import check_output, new_folder
     from lightning_dar.commands.device import find_device
-    from lightning_dar.inspection.report import make_report
-    from lightning_dar.inspection.subject import names_of
-    from lightning_dar.inspection.words import lead_of
 
     use_plugins(options.plugins)
     checkpoints = [open_checkpoint(path) for path in options.ckpt_path]
@@ -82,9 +79,7 @@ def run(args: list[str]) -> None:
     device = find_device(options.device)
     limits = _limits(options, checkpoints[0])
     held_out = _held_out(options, checkpoints, **limits)
-    settings = {"quick": options.quick, "text": options.text, **limits}
-    report = make_report(checkpoints, names_of(options.ckpt_path), held_out, device, settings)
-    report = {"lead": lead_of(report), **report}
+    report = _report(options, checkpoints, held_out, device, limits)
     with new_folder(output, OUTPUT_BYTES) as folder:
         _write(folder, report)
     print("\n".join(_summary(report, output)))
@@ -115,6 +110,19 @@ def _held_out(options: Namespace, checkpoints: Sequence["Checkpoint"], **limits:
     if options.text is None:
         return validation_windows(checkpoints[0], tokenizer, **limits)
     return text_windows(options.text, options.text_field, tokenizer, checkpoints[0], **limits)
+
+
+def _report(
+    options: Namespace, checkpoints: Sequence["Checkpoint"], held_out: "HeldOut", device: Any, limits: dict[str, int]
+) -> dict[str, Any]:
+    # Imported when all is known to be there: they bring in Lightning.
+    from lightning_dar.inspection.report import make_report
+    from lightning_dar.inspection.subject import names_of
+    from lightning_dar.inspection.words import lead_of
+
+    settings = {"quick": options.quick, "text": options.text, **limits}
+    report = make_report(checkpoints, names_of(options.ckpt_path), held_out, device, settings)
+    return {"lead": lead_of(report), **report}
 
 
 def _write(folder: Path, report: dict[str, Any]) -> None:

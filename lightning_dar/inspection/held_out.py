@@ -13,12 +13,15 @@ from torch import Tensor
 from lightning_dar.checkpoint.load import Checkpoint
 from lightning_dar.checkpoint.settings import settings_of, tokenizer_of
 from lightning_dar.data import Tokenizer
+from lightning_dar.data.samplers import ValidationSampler
 from lightning_dar.data.sources import find_files, fingerprint, read_pieces
 from lightning_dar.data.windows import collate
 from lightning_dar.diagnostics.documents import consecutive_ends, target_documents, units
 from lightning_dar.errors import DataError, UsageError
 
 DEFAULT_BATCH_SIZE = 8
+
+READ_TOKENS = 2**20  # of the text, from its start: the windows are chosen among these
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +81,14 @@ def check_same_text(checkpoints: Sequence[Checkpoint]) -> Tokenizer:
 def text_windows(
     paths: Sequence[str], text_field: str, tokenizer: Tokenizer, checkpoint: Checkpoint, seq_len: int, max_tokens: int
 ) -> HeldOut:
-    """The first `max_tokens` of the files, folders and globs `paths`, a window after the other.
+    """Of the files, folders and globs `paths`: at most `max_tokens` in windows evenly spread, so that many documents
+    take part.
 
     Raises:
         DataError: a file that cannot be read, no text, or text shorter than a window.
     """
-    wanted = _whole_windows(seq_len, max_tokens) * (seq_len + 1)
+    most = _whole_windows(seq_len, max_tokens)
+    enough = max(READ_TOKENS, most * (seq_len + 1))
     ids: list[int] = []
     text_bytes = 0
     try:
@@ -91,7 +96,7 @@ def text_windows(
         for text, ends_document in _pieces(files, text_field):
             ids += tokenizer.encode(text) + [tokenizer.end_id] * ends_document
             text_bytes += len(text.encode())
-            if len(ids) >= wanted:
+            if len(ids) >= enough:
                 break
         source_fingerprint = fingerprint(files)
     except DataError as error:
@@ -100,17 +105,18 @@ def text_windows(
         ) from error
     if not ids:
         raise DataError(f"--text {' '.join(paths)}: no text in it")
-    count = min(len(ids), wanted) // (seq_len + 1)
+    count = len(ids) // (seq_len + 1)
     if count == 0:
         raise DataError(
             f"--text {' '.join(paths)}: {len(ids)} tokens, a window has {seq_len + 1}; give more text, or a lower "
             "--seq_len"
         )
     windows = torch.tensor(ids[: count * (seq_len + 1)]).view(count, seq_len + 1)
+    chosen = list(ValidationSampler(count, most))
     settings = settings_of(checkpoint, resume=False)["data"]
     return hold_out(
-        windows,
-        consecutive_ends(windows, tokenizer.end_id),
+        windows[chosen],
+        consecutive_ends(windows, tokenizer.end_id)[chosen],
         tokenizer,
         settings.get("batch_size", DEFAULT_BATCH_SIZE),
         settings.get("document_mask", False),
