@@ -30,11 +30,11 @@ DEFAULT_CALLBACKS = [
     {"class_path": "lightning.pytorch.callbacks.ModelCheckpoint", "init_args": {"save_last": "link"}},
     {"class_path": "lightning.pytorch.callbacks.LearningRateMonitor"},
     {"class_path": "lightning.pytorch.callbacks.TQDMProgressBar"},  # one line, where rich's would wrap
+    {"class_path": "callbacks.Throughput"},  # before those that measure, which it would take for waiting
     {"class_path": "callbacks.RoutingSharpness"},
     {"class_path": "callbacks.RoutingCollapse"},
     {"class_path": "callbacks.BranchStrength"},
     {"class_path": "callbacks.SourceRedundancy"},
-    {"class_path": "callbacks.Throughput"},
     {"class_path": "callbacks.SampleText"},
     {"class_path": "callbacks.FinalValidation"},
     {"class_path": "callbacks.RunSummary"},
