@@ -25,8 +25,8 @@ NO_STRENGTH = "reads replace the stream: a strength of the branch has no meaning
 Done = Callable[[int], Any]
 
 
-def forwards_a_batch(reads: Reads) -> int:
-    """Copies of a batch that `causal_numbers` runs: what the progress bar counts."""
+def forwards_a_window(reads: Reads) -> int:
+    """How often `causal_numbers` reads each window, every copy counted."""
     at_sites = sum(1 + len(_knock_outs(site.num_sources)) for site in reads.stream.values())
     everywhere = 1 + len(SELECTIONS) + len(_knock_outs(len(reads.labels)))
     return at_sites + everywhere + (len(STRENGTHS) - 1 if reads.are_additive else 0)

@@ -35,14 +35,11 @@ class HeldOut:
     document_end_id: int | None  # where attention stays inside a document
     about: dict[str, Any]  # what it is, for the report
 
-    @cached_property
-    def batches(self) -> list[dict[str, Tensor]]:
-        """As training makes them, see `collate`."""
-        return [collate(part, document_end_id=self.document_end_id) for part in self.windows.split(self.batch_size)]
-
-    @property
-    def batch_units(self) -> Sequence[Tensor]:
-        return self.units.split(self.batch_size)
+    def batches(self, batch_size: int | None = None) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+        """(batch, units [B, T]), see `collate`; by default those of `validate`."""
+        size = batch_size or self.batch_size
+        for windows, drawn in zip(self.windows.split(size), self.units.split(size), strict=True):
+            yield collate(windows, document_end_id=self.document_end_id), drawn
 
     @property
     def tokens(self) -> int:

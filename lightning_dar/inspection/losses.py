@@ -16,7 +16,7 @@ from lightning_dar.inspection.subject import Subject
 from lightning_dar.training.loss import token_cross_entropy
 
 FORWARD_BYTES = 2**30  # what the copies of a batch may hold of sources, about
-FORWARD_BYTES_CPU = 2**26  # more copies are no faster there: they leave the caches
+FORWARD_BYTES_CPU = 2**27  # more copies are no faster there: they leave the caches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Losses:
         return self.total / self.tokens
 
 
-def own_losses(subject: Subject, held_out: HeldOut, done: Callable[[int], Any] = lambda forwards: None) -> Losses:
+def own_losses(subject: Subject, held_out: HeldOut, done: Callable[[int], Any] = lambda windows: None) -> Losses:
     """Of the network as it is: `mean` is the validation loss, to the last bit. Raises DataError where not finite."""
     return _run(subject, held_out, None, 1, done)[0]
 
@@ -43,7 +43,7 @@ def changed_losses(
     held_out: HeldOut,
     changes: Sequence[Change],
     site: int | None = None,
-    done: Callable[[int], Any] = lambda forwards: None,
+    done: Callable[[int], Any] = lambda windows: None,
 ) -> list[Losses]:
     """Under each of `changes`, at one site or at all of them; as many share a forward as memory allows.
 
@@ -52,37 +52,43 @@ def changed_losses(
         held_out: the text.
         changes: what is done to the reads.
         site: the one site where it is done; default: all.
-        done: is told how many forwards of a batch have been made.
+        done: is told how many windows have been read, each copy counted.
 
     Raises:
         DataError: a loss that is not finite.
     """
-    at_once = _copies_at_once(subject, held_out)
+    copies, batch_size = _forward_shape(subject, held_out, len(changes))
     measured: list[Losses] = []
-    for start in range(0, len(changes), at_once):
-        group = changes[start : start + at_once]
+    for start in range(0, len(changes), copies):
+        group = changes[start : start + copies]
         reads = ChangedReads(subject.model.residual, subject.num_sites, group, site)
-        measured += _run(subject, held_out, reads, len(group), done)
+        measured += _run(subject, held_out, reads, len(group), done, batch_size)
     return measured
 
 
-def _copies_at_once(subject: Subject, held_out: HeldOut) -> int:
+def _forward_shape(subject: Subject, held_out: HeldOut, changes: int) -> tuple[int, int]:
+    """Copies, and windows in each: rather few windows and all changes, which share what comes before their site."""
     if held_out.document_end_id is not None:  # the attention mask has the rows of one copy
-        return 1
-    tokens = held_out.batches[0]["input_ids"].numel()
-    sources = subject.num_sites + 2
-    copy_bytes = 3 * 4 * sources * tokens * subject.model.config.hidden_size  # values, their stack and keys in fp32
-    allowed = FORWARD_BYTES_CPU if subject.device.type == "cpu" else FORWARD_BYTES
-    return max(1, allowed // copy_bytes)
+        return 1, held_out.batch_size
+    sources, seq_len = subject.num_sites + 2, held_out.units.shape[1]
+    row_bytes = 3 * 4 * sources * seq_len * subject.model.config.hidden_size  # values, and temporaries as large
+    rows = max(1, (FORWARD_BYTES_CPU if subject.device.type == "cpu" else FORWARD_BYTES) // row_bytes)
+    copies = min(rows, changes)
+    return copies, rows // copies
 
 
 @torch.no_grad()
 def _run(
-    subject: Subject, held_out: HeldOut, residual: ChangedReads | None, copies: int, done: Callable[[int], Any]
+    subject: Subject,
+    held_out: HeldOut,
+    residual: ChangedReads | None,
+    copies: int,
+    done: Callable[[int], Any],
+    batch_size: int | None = None,
 ) -> list[Losses]:
     units = len(held_out.unit_tokens)
     totals, by_unit = np.zeros(copies), np.zeros((copies, units))
-    for batch, drawn in zip(held_out.batches, held_out.batch_units, strict=True):
+    for batch, drawn in held_out.batches(batch_size):
         batch = {name: ids.to(subject.device) for name, ids in batch.items()}
         head = partial(_heads, targets=batch["targets"], copies=copies)
         with subject.autocast():
@@ -91,7 +97,7 @@ def _run(
             totals[number] += total.item()
             weights = losses.flatten().cpu().numpy()
             by_unit[number] += np.bincount(drawn.flatten(), weights=weights, minlength=units)
-        done(copies)
+        done(copies * len(drawn))
     if not np.isfinite(totals).all():
         reads = "" if residual is None else " with changed reads"
         raise DataError(f"'{subject.checkpoint.path}': its loss on the text is not finite{reads}; it may have diverged")

@@ -10,7 +10,7 @@ import torch
 
 from lightning_dar.checkpoint.load import Checkpoint
 from lightning_dar.diagnostics.bootstrap import RESAMPLES, paired_intervals
-from lightning_dar.inspection.causal import causal_numbers, forwards_a_batch
+from lightning_dar.inspection.causal import causal_numbers, forwards_a_window
 from lightning_dar.inspection.held_out import HeldOut
 from lightning_dar.inspection.losses import Losses, own_losses
 from lightning_dar.inspection.routing import measure_reads, routing_numbers
@@ -57,17 +57,17 @@ def make_report(
 def _inspect(subject: Subject, held_out: HeldOut) -> tuple[dict[str, Any], Losses]:
     from tqdm import tqdm
 
-    batches = len(held_out.batches)
-    with tqdm(total=batches, desc=subject.name, unit="forward", mininterval=0.5) as bar:
+    windows = len(held_out.windows)
+    with tqdm(total=windows, desc=subject.name, unit="window", mininterval=0.5) as bar:
         own = own_losses(subject, held_out, bar.update)
         routing = causal = None
         if subject.routes:
-            bar.total += 2 * batches
+            bar.total += 2 * windows
             reads = measure_reads(subject, held_out, bar.update)
             if reads.stream:
                 routing = routing_numbers(reads)
             if reads.stream and subject.can_be_changed:
-                bar.total += batches * forwards_a_batch(reads)
+                bar.total += windows * forwards_a_window(reads)
                 causal = causal_numbers(subject, held_out, reads, own, bar.update)
     return {**_identity(subject), "loss": _loss(own, held_out), "routing": routing, "causal": causal}, own
 

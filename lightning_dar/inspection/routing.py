@@ -37,18 +37,18 @@ class Reads:
 
 @torch.no_grad()
 def measure_reads(subject: Subject, held_out: HeldOut, done: Callable[[int], Any]) -> Reads:
-    """Two forwards a batch; `done` is told of each."""
+    """Reads every window twice; `done` is told how many have been read."""
     residual, num_sites = subject.model.residual, subject.num_sites
     routing, stream = RoutingProbe(residual, num_sites), StreamProbe(residual, num_sites)
     embeddings = _EmbeddingNumbers(residual, num_sites)
-    for number, batch in enumerate(held_out.batches):
+    for number, (batch, _) in enumerate(held_out.batches()):
         batch = {name: ids.to(subject.device) for name, ids in batch.items()}
         for probe in (routing, stream) if number else (routing, stream, embeddings):
             with subject.autocast():
                 subject.model(
                     batch["input_ids"], batch.get("document_ids"), head=lambda hidden, _: hidden, residual=probe
                 )
-        done(2)
+        done(2 * len(batch["input_ids"]))
     return Reads(routing=routing.sites, stream=stream.sites, labels=embeddings.labels(), num_sites=num_sites)
 
 

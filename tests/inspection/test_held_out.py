@@ -68,4 +68,4 @@ def test_documents_run_on_over_validation_windows_that_are_left_out(text_folder,
     assert torch.equal(text.units, torch.unique(numbers, return_inverse=True)[1])
     assert text.about["documents"] == len(numbers.unique()) > 3
     assert Path(settings["dir"], "manifest.json").exists()
-    assert [len(batch["input_ids"]) for batch in text.batches] == [3] * 6 + [2]
+    assert [len(batch["input_ids"]) for batch, _ in text.batches()] == [3] * 6 + [2]
