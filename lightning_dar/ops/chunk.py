@@ -14,19 +14,18 @@ written since are the others. Where none was, `partial` is the read: so it is at
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from lightning_dar.ops.scores import add_weighted
+from lightning_dar.ops.scores import add_weighted, softmax_and_log_sum
 
 CHUNK_ROWS = 12
 
 BLOCK_BYTES = 1 << 28
-"""What goes over all sources takes tokens in blocks of about this size, so that a copy in fp32 stays small."""
+"""Phase one takes tokens in blocks of about this size, so that a copy in fp32 stays small."""
 
 
 class Sources(NamedTuple):
@@ -35,11 +34,6 @@ class Sources(NamedTuple):
     values: Tensor  # [M, capacity, D], compute dtype
     inverse_rms: Tensor  # [M, capacity], at least fp32
     queries: Tensor  # U = query * gain [rows, D], at least fp32
-
-    def token_blocks(self, count: int) -> Iterator[slice]:
-        """Ranges of tokens whose first `count` sources take up BLOCK_BYTES."""
-        block = max(1, BLOCK_BYTES // (count * self.values.shape[-1] * self.queries.element_size()))
-        return (slice(first, first + block) for first in range(0, len(self.values), block))
 
 
 @dataclass
@@ -63,12 +57,11 @@ def chunk_start(row: int) -> int:
     return row - row % CHUNK_ROWS
 
 
-def all_logits(sources: Sources, count: int) -> Tensor:
-    """[M, count, rows], of the sources for all rows: those that a row does not see are computed, and of no use."""
-    logits = sources.queries.new_empty(len(sources.values), count, len(sources.queries))
-    for tokens in sources.token_blocks(count):
-        torch.matmul(sources.values[tokens, :count].to(logits.dtype), sources.queries.T, out=logits[tokens])
-    return logits.mul_(sources.inverse_rms[:, :count, None])
+def enter_logits(logits: Tensor, sources: Sources, slot: int, after: int) -> None:
+    """Fills [M, capacity, rows] for one source, at the rows that follow `after`; the others stay as they are."""
+    queries = sources.queries[after + 1 :]
+    scores = sources.values[:, slot].to(queries.dtype) @ queries.T
+    torch.mul(scores, sources.inverse_rms[:, slot, None], out=logits[:, slot, after + 1 :])
 
 
 def open_chunk(sources: Sources, logits: Tensor, after: list[int], start: int, before: Chunk | None) -> Chunk:
@@ -86,13 +79,13 @@ def open_chunk(sources: Sources, logits: Tensor, after: list[int], start: int, b
     if finished == 0:
         return Chunk(start, stop, 0)
 
-    seen = logits[:, :finished, start:stop]
-    log_sums = seen.logsumexp(1)
-    weights = seen.softmax(1).transpose(1, 2)
-    shape = (len(seen), stop - start, sources.values.shape[-1])
+    weights, log_sums = softmax_and_log_sum(logits[:, :finished, start:stop])
+    weights = weights.transpose(1, 2)
+    shape = (len(weights), stop - start, sources.values.shape[-1])
     reuse = before is not None and before.partial is not None and before.partial.shape == shape
     partial = before.partial if reuse else weights.new_empty(shape)
-    for tokens in sources.token_blocks(finished):
+    block = max(1, BLOCK_BYTES // (finished * shape[-1] * partial.element_size()))
+    for tokens in (slice(first, first + block) for first in range(0, len(partial), block)):
         torch.bmm(weights[tokens], sources.values[tokens, :finished].to(partial.dtype), out=partial[tokens])
     return Chunk(start, stop, finished, partial, partial.unbind(1), log_sums.split(1, 1))
 

@@ -16,6 +16,15 @@ def inverse_rms(source: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     return norm.mul_(norm).div_(source.shape[-1]).add_(eps).rsqrt_()
 
 
+def softmax_and_log_sum(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Softmax over dimension 1 of [M, n, C], and its log-sum-exp [M, C]: both in one go, since PyTorch's own are slow
+    over a short dimension that is not the last."""
+    largest = logits.amax(1, keepdim=True)
+    weights = (logits - largest).exp_()
+    total = weights.sum(1, keepdim=True)
+    return weights.div_(total), total.log_().add_(largest)[:, 0]
+
+
 def add_weighted(total: Tensor | None, weights: Tensor, values: Tensor) -> Tensor:
     """total [M, D] + sum_k weights [M, k] values [M, k, D], as a new tensor."""
     if values.shape[1] == 1:  # PyTorch's bmm takes a slow path for one small vector

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_dar.ops.chunk import Chunk, Sources, chunk_start, merge, open_chunk
+from lightning_dar.ops.chunk import Chunk, Sources, chunk_start, enter_logits, merge, open_chunk
 from lightning_dar.ops.chunk_backward import Gradients
 from lightning_dar.ops.history import History, add_read
 from lightning_dar.ops.naive import depth_read
@@ -57,7 +57,7 @@ class Workspace:
             queries.new_empty(tokens, capacity, requires_grad=False),
             queries.detach(),
         )
-        # Written through `.data`: autograd counts the versions of what it saves, but a slot is complete before it is read.
+        # Through `.data`: autograd counts the versions of what it saves, but a slot is complete before it is read.
         self._values, self._inverse_rms = self.sources.values.data, self.sources.inverse_rms.data
         self.logits = queries.new_empty(tokens, capacity, len(queries), requires_grad=False)
         self.tape = Tape()
@@ -69,12 +69,9 @@ class Workspace:
             written.append(after)
         elif torch._C._current_graph_task_id() == -1 or written[slot] != after:  # not a checkpoint that runs again
             raise RuntimeError("a depth history was continued twice: two appends to the same history")
-        queries = self.sources.queries[after + 1 :]
-        norm = inverse_rms(source, eps, queries.dtype)
         self._values[:, slot] = source
-        self._inverse_rms[:, slot] = norm
-        scores = source.to(queries.dtype) @ queries.T
-        torch.mul(scores, norm[:, None], out=self.logits[:, slot, after + 1 :])
+        self._inverse_rms[:, slot] = inverse_rms(source, eps, self.logits.dtype)
+        enter_logits(self.logits, self.sources, slot, after)
 
     def chunk_of(self, row: int, count: int) -> Chunk:
         """The chunk of `row`; phase one is done where another chunk was open."""
