@@ -3,25 +3,33 @@
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from lightning_dar.errors import DataError, UsageError
 
-MARKS = ("config.json", "lightning_dar.json")  # what a folder of ours, or of transformers, holds
+MODEL_MARKS = ("config.json", "lightning_dar.json")  # what a folder of ours, or of transformers, holds
 
 
-def check_output(output: Path, source: Path, overwrite: bool) -> None:
-    """Raises UsageError for an output that is in the way, or that must not be replaced."""
+def check_output(
+    output: Path,
+    source: Path,
+    overwrite: bool,
+    *,
+    marks: Sequence[str] = MODEL_MARKS,
+    kind: str = "converted model",
+) -> None:
+    """Raises UsageError for an output that is in the way, or that must not be replaced: only a folder that holds one
+    of `marks`, and so is a `kind`, may be."""
     if source.resolve().is_relative_to(output.resolve()) or output.resolve().is_relative_to(source.resolve()):
         raise UsageError(f"--output {output}: the source lies there; choose another place")
     if not output.exists():
         return
     if not overwrite:
         raise UsageError(f"--output {output}: exists already; choose another place, or --overwrite it")
-    if not output.is_dir() or not any((output / mark).is_file() for mark in MARKS):
-        raise UsageError(f"--output {output}: exists and is no converted model; choose another place")
+    if not output.is_dir() or not any((output / mark).is_file() for mark in marks):
+        raise UsageError(f"--output {output}: exists and is no {kind}; choose another place")
 
 
 @contextmanager

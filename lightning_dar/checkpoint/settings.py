@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from lightning_dar.checkpoint.load import DATA_KEY, Checkpoint
-from lightning_dar.data.tokenizer import BYTES_JSON
+from lightning_dar.data.tokenizer import BYTES_JSON, Tokenizer
+from lightning_dar.errors import DataError
 
 TRAINER_KEY = "lightning_dar_trainer"
 MODEL_KEY = "hyper_parameters"
@@ -40,6 +41,14 @@ def portable_settings(content: dict[str, Any]) -> dict[str, Any]:
     if TRAINER_KEY in content:
         kept[TRAINER_KEY] = {"trainer": {"precision": content[TRAINER_KEY].get("trainer", {}).get("precision")}}
     return json.loads(json.dumps(kept))
+
+
+def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
+    """The checkpoint's own. Raises DataError where it has none."""
+    text = checkpoint.description["tokenizer"]
+    if text is None:
+        raise DataError(f"'{checkpoint.path}' has no tokenizer.json; lay the model's own beside its weights")
+    return Tokenizer(text)
 
 
 def own_tokenizer(checkpoint: Checkpoint, folder: Path = Path("data/tokenizers")) -> str | None:

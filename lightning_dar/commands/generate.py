@@ -4,10 +4,12 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from lightning_dar.checkpoint.load import Checkpoint, load_weights, open_checkpoint
+from lightning_dar.checkpoint.load import load_weights, open_checkpoint
+from lightning_dar.checkpoint.settings import tokenizer_of
+from lightning_dar.commands.device import find_device
 from lightning_dar.commands.parser import PlainParser, add_plugins, use_plugins
 from lightning_dar.data.tokenizer import Tokenizer
-from lightning_dar.errors import DataError, UsageError
+from lightning_dar.errors import UsageError
 
 
 def make_parser() -> PlainParser:
@@ -42,13 +44,13 @@ def run(args: list[str]) -> None:
     _check(options)
     use_plugins(options.plugins)
     checkpoint = open_checkpoint(options.ckpt_path)
-    tokenizer = _tokenizer(checkpoint)
+    tokenizer = tokenizer_of(checkpoint)
     prompt = tokenizer.encode_prompt(_prompt(options.prompt, options.prompt_file))
     if not prompt:
         raise UsageError("--prompt: empty; give at least one token of text")
     model = checkpoint.build()
     load_weights(model, checkpoint)
-    device = _device(options.device)
+    device = find_device(options.device)
     tokens = generate_tokens(
         model.eval().to(device),
         torch.tensor([prompt], device=device),
@@ -84,24 +86,6 @@ def _prompt(prompt: str | None, file: str | None) -> str:
         return Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--prompt_file {file}: cannot be read ({error})") from error
-
-
-def _tokenizer(checkpoint: Checkpoint) -> Tokenizer:
-    text = checkpoint.description["tokenizer"]
-    if text is None:
-        raise DataError(f"'{checkpoint.path}' has no tokenizer.json; lay the model's own beside its weights")
-    return Tokenizer(text)
-
-
-def _device(name: str):
-    import torch
-
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        return torch.zeros(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        raise UsageError(f"--device {name}: not usable here ({str(error).splitlines()[0]})") from error
 
 
 def _text(tokenizer: Tokenizer, ids: Iterable[int], ends: set[int], before: int) -> Iterator[str]:

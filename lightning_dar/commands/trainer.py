@@ -17,6 +17,7 @@ from lightning_dar.checkpoint.load import Checkpoint, open_checkpoint
 from lightning_dar.checkpoint.settings import TRAINER_KEY, own_tokenizer, settings_of
 from lightning_dar.commands import PLAIN, plain_command
 from lightning_dar.commands.parser import OneLine, add_plugins, use_plugins
+from lightning_dar.commands.table import table
 from lightning_dar.data import TextData
 from lightning_dar.errors import UsageError
 from lightning_dar.residual import ResidualConfig
@@ -228,7 +229,7 @@ class RoutedCLI(LightningCLI):
             data = TextData(**{**self._get(self.config, "data"), "source": source, "dir": None})
             (metrics,) = self.trainer.validate(model, datamodule=data, **{**options, "verbose": False})
             rows.append([name, *(f"{metrics.get(f'val/{metric}', math.nan):.6g}" for metric in DOMAIN_METRICS)])
-        print(_table(["domain", *(metric.replace("_", " ") for metric in DOMAIN_METRICS)], rows))
+        print(table(["domain", *(metric.replace("_", " ") for metric in DOMAIN_METRICS)], rows))
 
     def instantiate_classes(self) -> None:
         """For `prepare` the data alone: the config's model and trainer may need what this machine lacks."""
@@ -237,12 +238,6 @@ class RoutedCLI(LightningCLI):
         self.config_init = self.config
         self.model, self.datamodule = None, TextData(**self._get(self.config, "data"))
         self.trainer = RoutedTrainer(accelerator="cpu", devices=1, logger=False, enable_checkpointing=False)
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    lines = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in (head, *rows)]
-    return "\n".join("  ".join(cells).rstrip() for cells in lines)
 
 
 def run(args: list[str]) -> None:

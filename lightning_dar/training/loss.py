@@ -32,6 +32,26 @@ def chunked_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, chunk
     return _ChunkedCrossEntropy.apply(*flat, chunk_tokens, torch.is_grad_enabled())
 
 
+def token_cross_entropy(
+    hidden: Tensor, weight: Tensor, targets: Tensor, chunk_logits: int = 2**26
+) -> tuple[Tensor, Tensor]:
+    """The sum of `chunked_cross_entropy`, to the last bit, and its terms; same arguments, without gradient.
+
+    Returns:
+        fp32 scalar and fp32 [B, T], in nats; 0 where a target is ignored.
+    """
+    chunk_tokens = max(1, chunk_logits // weight.shape[0])
+    flat, wanted = hidden.flatten(0, -2), targets.flatten()
+    total = hidden.new_zeros((), dtype=torch.float32)
+    losses = hidden.new_empty(wanted.shape, dtype=torch.float32)
+    for start in range(0, len(wanted), chunk_tokens):
+        rows = slice(start, start + chunk_tokens)
+        log_probs = F.log_softmax(F.linear(flat[rows], weight).float(), dim=-1)
+        total += F.nll_loss(log_probs, wanted[rows], ignore_index=IGNORE_INDEX, reduction="sum")
+        losses[rows] = F.nll_loss(log_probs, wanted[rows], ignore_index=IGNORE_INDEX, reduction="none")
+    return total, losses.view_as(targets)
+
+
 class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk_tokens: int, grads: bool) -> Tensor:

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from lightning_dar.model import build_transformer, resolve_config
 from lightning_dar.residual import ResidualConfig
-from lightning_dar.training.loss import IGNORE_INDEX, chunked_cross_entropy
+from lightning_dar.training.loss import IGNORE_INDEX, chunked_cross_entropy, token_cross_entropy
 
 VOCAB, PAPER_VOCAB = 13, 151_936
 
@@ -160,3 +160,15 @@ def test_the_full_logits_never_exist_in_a_training_step_of_the_paper():
     with LargestTensor() as largest:
         model(input_ids, head=partial(chunked_cross_entropy, targets=input_ids)).backward()
     assert largest.numel <= max(2**26, model.embed.weight.numel())
+
+
+@pytest.mark.parametrize("chunk_tokens", [1, 4, 21, 1000])
+def test_terms_of_the_sum(chunk_tokens):
+    hidden, weight, targets = inputs()
+    options = {"chunk_logits": chunk_tokens * VOCAB}
+    total, losses = token_cross_entropy(hidden.detach(), weight.detach(), targets, **options)
+    assert torch.equal(total, chunked_cross_entropy(hidden, weight, targets, **options).detach())
+    logits = (hidden.double() @ weight.double().T).flatten(0, 1)
+    expected = F.cross_entropy(logits, targets.flatten(), ignore_index=-100, reduction="none").view_as(targets)
+    torch.testing.assert_close(losses.double(), expected.detach(), rtol=1e-5, atol=1e-5)
+    assert losses[targets == IGNORE_INDEX].eq(0).all()

@@ -1,0 +1,132 @@
+"""Changed reads: the same network reading with other routing weights, at one site or at all of them.
+
+    changes = [unchanged, knock_out(3, renormalised=True)]
+    model(input_ids, residual=ChangedReads(model.residual, num_sites, changes, site=7))   # hidden states [2 * B, T, D]
+
+A change maps the weights of a read to those to read with. Whatever it is compared with goes through the same
+arithmetic, as `unchanged`: a change that changes nothing makes no difference.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lightning_dar.residual.base import DepthRouting, Residual
+
+Change = Callable[[Tensor, int], Tensor]
+"""(weights [B, T, n], site) -> the weights to read with, [B, T, n]; they need not add up to 1."""
+
+
+def unchanged(weights: Tensor, site: int) -> Tensor:
+    """What other changes are compared with."""
+    return weights
+
+
+def uniform(weights: Tensor, site: int) -> Tensor:
+    """1/n for each source."""
+    return torch.full_like(weights, 1 / weights.shape[-1])
+
+
+def hardest(weights: Tensor, site: int) -> Tensor:
+    """1 for the source with the largest weight (the oldest of equals), 0 for the others."""
+    return torch.zeros_like(weights).scatter_(-1, weights.argmax(-1, keepdim=True), 1)
+
+
+def fixed(mean_weights: Mapping[int, Tensor]) -> Change:
+    """The same weights for every token: `mean_weights[site]` [n]; a site that is not in it keeps its own."""
+
+    def change(weights: Tensor, site: int) -> Tensor:
+        return mean_weights[site].to(weights).expand_as(weights) if site in mean_weights else weights
+
+    return change
+
+
+def scaled(strength: float) -> Change:
+    """`strength` times the weights: scales the routed branch of an additive read."""
+    return lambda weights, site: weights * strength
+
+
+def knock_out(source: int, *, renormalised: bool) -> Change:
+    """Weight 0 for `source`, where a site has it.
+
+    Args:
+        source: its number at the site, 0 is the oldest.
+        renormalised: the other weights are scaled to add up to 1 again, and are all equal where nothing is left of
+            them. A site with no other source is then left as it is.
+    """
+
+    def change(weights: Tensor, site: int) -> Tensor:
+        n = weights.shape[-1]
+        if source >= n or (renormalised and n == 1):
+            return weights
+        kept = torch.arange(n, device=weights.device) != source
+        left = weights * kept
+        if not renormalised:
+            return left
+        total = left.sum(-1, keepdim=True)
+        return torch.where(total > 0, left / total, kept / (n - 1))
+
+    return change
+
+
+class _Copies(NamedTuple):
+    """The state of a forward over copies of a batch."""
+
+    inner: Any  # the strategy's own state, of all copies
+    rows: int  # B, of one copy
+    alike: bool  # nothing has been changed yet
+
+
+class ChangedReads:
+    """Runs `residual` on a copy of the batch for each of `changes`, copy after copy: K changes make of embeddings
+    [B, T, D] hidden states [K * B, T, D].
+
+    Up to the first changed read the copies are alike, and sublayers see one of them. Sites that route nothing stay as
+    they are; the final read of a strategy that has one counts as site `num_sites`.
+
+    Args:
+        residual: the strategy; one with `attention_inputs` 1.
+        num_sites: sublayers of the network.
+        changes: what is done to each copy.
+        site: the one site where it is done; default: all.
+    """
+
+    def __init__(self, residual: Residual, num_sites: int, changes: Sequence[Change], site: int | None = None):
+        self.residual, self.num_sites, self.changes, self.site = residual, num_sites, changes, site
+
+    def start(self, embeddings: Tensor) -> _Copies:
+        return _Copies(self.residual.start(self._repeat(embeddings)), len(embeddings), alike=True)
+
+    def read(self, state: _Copies, site: int) -> Any:
+        x = self._changed(state, site)
+        if x is not None:
+            return x
+        x = self.residual.read(state.inner, site)
+        if not state.alike:
+            return x
+        return tuple(part[: state.rows] for part in x) if isinstance(x, tuple) else x[: state.rows]
+
+    def write(self, state: _Copies, y: Tensor, site: int) -> _Copies:
+        alike = len(y) == state.rows
+        return state._replace(
+            inner=self.residual.write(state.inner, self._repeat(y) if alike else y, site), alike=state.alike and alike
+        )
+
+    def finish(self, state: _Copies) -> Tensor:
+        hidden = self._changed(state, self.num_sites)
+        return self.residual.finish(state.inner) if hidden is None else hidden
+
+    def _changed(self, state: _Copies, site: int) -> Tensor | None:
+        """The changed read, None where this one stays as it is."""
+        if self.site not in (None, site):
+            return None
+        routing: DepthRouting | None = self.residual.routing(state.inner, site)
+        if routing is None:
+            return None
+        copies = routing.weights.split(state.rows)
+        return routing.output(torch.cat([change(w, site) for change, w in zip(self.changes, copies, strict=True)]))
+
+    def _repeat(self, rows: Tensor) -> Tensor:
+        return rows.repeat(len(self.changes), *(1 for _ in rows.shape[1:]))

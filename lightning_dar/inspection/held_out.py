@@ -1,0 +1,207 @@
+"""The text that checkpoints are inspected on: windows of token ids, and the document of each prediction."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_dar.checkpoint.load import Checkpoint
+from lightning_dar.checkpoint.settings import settings_of, tokenizer_of
+from lightning_dar.data import Tokenizer
+from lightning_dar.data.samplers import ValidationSampler
+from lightning_dar.data.sources import find_files, fingerprint, read_pieces
+from lightning_dar.data.windows import collate
+from lightning_dar.diagnostics.documents import consecutive_ends, target_documents, units
+from lightning_dar.errors import DataError, UsageError
+
+DEFAULT_BATCH_SIZE = 8
+
+READ_TOKENS = 2**20  # of the text, from its start: the windows are chosen among these
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """Windows in batches, and the unit (a document, or a window) of each prediction."""
+
+    windows: Tensor  # int64 [N, T + 1]
+    units: Tensor  # int64 [N, T], 0, 1, ...
+    unit: str  # "document" or "window"
+    batch_size: int
+    document_end_id: int | None  # where attention stays inside a document
+    about: dict[str, Any]  # what it is, for the report
+
+    def batches(self, batch_size: int | None = None) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+        """(batch, units [B, T]), see `collate`; by default those of `validate`."""
+        size = batch_size or self.batch_size
+        for windows, drawn in zip(self.windows.split(size), self.units.split(size), strict=True):
+            yield collate(windows, document_end_id=self.document_end_id), drawn
+
+    @property
+    def tokens(self) -> int:
+        """Predictions."""
+        return self.units.numel()
+
+    @cached_property
+    def unit_tokens(self) -> np.ndarray:
+        """[units], predictions of each."""
+        return np.bincount(self.units.flatten())
+
+
+def check_same_text(checkpoints: Sequence[Checkpoint]) -> Tokenizer:
+    """The tokenizer that all have.
+
+    Raises:
+        DataError: a checkpoint without a tokenizer, with another one, or whose vocabulary lacks some of its ids.
+    """
+    first, *others = checkpoints
+    tokenizer = tokenizer_of(first)
+    for other in others:
+        if tokenizer_of(other).to_json() != tokenizer.to_json():
+            raise DataError(
+                f"'{other.path}' has another tokenizer than '{first.path}': losses on the same text do not compare; "
+                "inspect them one by one"
+            )
+    for checkpoint in checkpoints:
+        if tokenizer.vocab_size > checkpoint.config.vocab_size:
+            raise DataError(
+                f"'{checkpoint.path}': its tokenizer has {tokenizer.vocab_size} ids, its vocabulary "
+                f"{checkpoint.config.vocab_size}; lay the tokenizer.json that it was trained with beside its weights"
+            )
+    return tokenizer
+
+
+def text_windows(
+    paths: Sequence[str], text_field: str, tokenizer: Tokenizer, checkpoint: Checkpoint, seq_len: int, max_tokens: int
+) -> HeldOut:
+    """Of the files, folders and globs `paths`: at most `max_tokens` in windows evenly spread, so that many documents
+    take part.
+
+    Raises:
+        DataError: a file that cannot be read, no text, or text shorter than a window.
+    """
+    most = _whole_windows(seq_len, max_tokens)
+    enough = max(READ_TOKENS, most * (seq_len + 1))
+    ids: list[int] = []
+    text_bytes = 0
+    try:
+        files = find_files(paths)
+        for text, ends_document in _pieces(files, text_field):
+            ids += tokenizer.encode(text) + [tokenizer.end_id] * ends_document
+            text_bytes += len(text.encode())
+            if len(ids) >= enough:
+                break
+        source_fingerprint = fingerprint(files)
+    except DataError as error:
+        raise DataError(
+            str(error).replace("data.source", "--text").replace("data.text_field", "--text_field")
+        ) from error
+    if not ids:
+        raise DataError(f"--text {' '.join(paths)}: no text in it")
+    count = len(ids) // (seq_len + 1)
+    if count == 0:
+        raise DataError(
+            f"--text {' '.join(paths)}: {len(ids)} tokens, a window has {seq_len + 1}; give more text, or a lower "
+            "--seq_len"
+        )
+    windows = torch.tensor(ids[: count * (seq_len + 1)]).view(count, seq_len + 1)
+    chosen = list(ValidationSampler(count, most))
+    settings = settings_of(checkpoint, resume=False)["data"]
+    return hold_out(
+        windows[chosen],
+        consecutive_ends(windows, tokenizer.end_id)[chosen],
+        tokenizer,
+        settings.get("batch_size", DEFAULT_BATCH_SIZE),
+        settings.get("document_mask", False),
+        source=list(paths),
+        split="text",
+        source_fingerprint=source_fingerprint,
+        bytes_per_token=text_bytes / len(ids),
+    )
+
+
+def validation_windows(checkpoint: Checkpoint, tokenizer: Tokenizer, seq_len: int, max_tokens: int) -> HeldOut:
+    """The windows that `validate` takes for the checkpoint; where those hold more than `max_tokens`, fewer of them,
+    evenly spread.
+
+    Raises:
+        UsageError: the checkpoint does not say what it was trained on.
+        DataError: the data are not there any more, or have another tokenizer than the checkpoint.
+    """
+    from lightning_dar.data import TextData
+
+    settings = settings_of(checkpoint, resume=False)["data"]
+    if not settings:
+        raise UsageError(f"'{checkpoint.path}' does not say what it was trained on: give --text, files to read")
+    most = _whole_windows(seq_len, max_tokens)
+    limit = settings.get("val_windows")
+    data = TextData(**{**settings, "seq_len": seq_len, "val_windows": min(most, limit or most), "num_workers": 0})
+    data.prepare_data()
+    data.setup()
+    if data.tokenizer is not None and data.tokenizer.to_json() != tokenizer.to_json():
+        raise DataError(
+            f"data.tokenizer: {data.folder} was prepared with another tokenizer than that of '{checkpoint.path}'; "
+            "give --text"
+        )
+    loader = data.val_dataloader()
+    chosen = list(loader.sampler)
+    windows = torch.stack([loader.dataset[index] for index in chosen])
+    return hold_out(
+        windows,
+        _ends_before(loader.dataset, chosen, tokenizer.end_id),
+        tokenizer,
+        data.hparams.batch_size,
+        data.hparams.document_mask,
+        source=settings["source"],
+        split="validation",
+        source_fingerprint=data.manifest["source_fingerprint"] if data.manifest else None,
+        bytes_per_token=data.bytes_per_token,
+    )
+
+
+def _whole_windows(seq_len: int, max_tokens: int) -> int:
+    if max_tokens < seq_len:
+        raise UsageError(f"--max_tokens {max_tokens}: less than one window of {seq_len} tokens; raise it")
+    return max_tokens // seq_len
+
+
+def _pieces(files: Sequence[Any], text_field: str) -> Iterator[tuple[str, bool]]:
+    for file in files:
+        for piece in read_pieces(file, text_field):
+            yield piece.text, piece.ends_document
+
+
+def _ends_before(dataset: Any, chosen: Sequence[int], end_id: int) -> Tensor:
+    """End tokens before each chosen window, those in the windows between them included."""
+    ends = torch.tensor([int((dataset[index] == end_id).sum()) for index in range(max(chosen) + 1)])
+    return (ends.cumsum(0) - ends)[torch.tensor(chosen)]
+
+
+def hold_out(
+    windows: Tensor, ends_before: Tensor, tokenizer: Tokenizer, batch_size: int, document_mask: bool, **about: Any
+) -> HeldOut:
+    """Windows int64 [N, T + 1] with the end tokens before each, int64 [N]; `about` goes to the report."""
+    documents = target_documents(windows, tokenizer.end_id, ends_before)
+    drawn, unit = units(documents)
+    count, width = windows.shape
+    return HeldOut(
+        windows=windows,
+        units=drawn,
+        unit=unit,
+        batch_size=batch_size,
+        document_end_id=tokenizer.end_id if document_mask else None,
+        about={
+            **about,
+            "tokens": count * (width - 1),
+            "windows": count,
+            "seq_len": width - 1,
+            "documents": int(documents.max()) + 1,
+            "bootstrap_unit": unit,
+            "fingerprint": hashlib.sha256(windows.numpy().tobytes()).hexdigest(),
+            "tokenizer_sha256": tokenizer.hash,
+        },
+    )

@@ -1,0 +1,103 @@
+"""The report of an inspection: one dictionary that holds every number."""
+
+import math
+import platform
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from lightning_dar.checkpoint.load import Checkpoint
+from lightning_dar.diagnostics.bootstrap import RESAMPLES, paired_intervals
+from lightning_dar.inspection.causal import causal_numbers, forwards_a_window
+from lightning_dar.inspection.held_out import HeldOut
+from lightning_dar.inspection.losses import Losses, own_losses
+from lightning_dar.inspection.routing import measure_reads, routing_numbers
+from lightning_dar.inspection.subject import Subject, load_subject
+from lightning_dar.version import __version__
+
+FORMAT = 1
+
+
+def make_report(
+    checkpoints: Sequence[Checkpoint],
+    names: Sequence[str],
+    held_out: HeldOut,
+    device: torch.device,
+    settings: dict[str, Any],
+) -> dict[str, Any]:
+    """Inspects one checkpoint after the other; one model is in memory at a time.
+
+    Returns:
+        `data`, `checkpoints` (in order), `settings` and `versions`, in types that JSON has.
+    """
+    inspected, losses = [], []
+    for number, (checkpoint, name) in enumerate(zip(checkpoints, names, strict=True), start=1):
+        subject = load_subject(checkpoint, name, device)
+        found, own = _inspect(subject, held_out)
+        inspected.append({"number": number, **found})
+        losses.append(own)
+    for found, against in zip(inspected, _against_first(losses, held_out), strict=True):
+        found["loss"]["against_first"] = against
+    return {
+        "format": FORMAT,
+        "data": held_out.about,
+        "checkpoints": inspected,
+        "settings": {**settings, "device": str(device), "bootstrap_resamples": RESAMPLES, "bootstrap_level": 0.95},
+        "versions": {
+            "lightning_dar": __version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def _inspect(subject: Subject, held_out: HeldOut) -> tuple[dict[str, Any], Losses]:
+    from tqdm import tqdm
+
+    windows = len(held_out.windows)
+    with tqdm(total=windows, desc=subject.name, unit="window", mininterval=0.5) as bar:
+        own = own_losses(subject, held_out, bar.update)
+        routing = causal = None
+        if subject.routes:
+            bar.total += 2 * windows
+            reads = measure_reads(subject, held_out, bar.update)
+            if reads.stream:
+                routing = routing_numbers(reads)
+            if reads.stream and subject.can_be_changed:
+                bar.total += windows * forwards_a_window(reads)
+                causal = causal_numbers(subject, held_out, reads, own, bar.update)
+    return {**_identity(subject), "loss": _loss(own, held_out), "routing": routing, "causal": causal}, own
+
+
+def _identity(subject: Subject) -> dict[str, Any]:
+    checkpoint = subject.checkpoint
+    architecture = checkpoint.description["architecture"]
+    return {
+        "name": subject.name,
+        "path": str(checkpoint.path),
+        "step": checkpoint.content.get("global_step"),
+        "strategy": {"name": checkpoint.residual.name, "options": checkpoint.residual.options},
+        "num_layers": architecture["num_layers"],
+        "hidden_size": architecture["hidden_size"],
+        "parameters": sum(parameter.numel() for parameter in subject.model.parameters()),
+        "precision": subject.precision,
+    }
+
+
+def _loss(own: Losses, held_out: HeldOut) -> dict[str, Any]:
+    bytes_per_token = held_out.about["bytes_per_token"]
+    bits = None if bytes_per_token is None else own.mean / (bytes_per_token * math.log(2))
+    return {"loss": own.mean, "perplexity": math.exp(own.mean), "bits_per_byte": bits}
+
+
+def _against_first(losses: list[Losses], held_out: HeldOut) -> Iterator[dict[str, float] | None]:
+    """Differences in loss to the first checkpoint; None for itself."""
+    first = losses[0]
+    yield None
+    for other in losses[1:]:
+        difference = other.by_unit - first.by_unit
+        ((low, high),) = paired_intervals(difference[None], held_out.unit_tokens).tolist()
+        yield {"difference": float(difference.sum() / first.tokens), "low": low, "high": high}

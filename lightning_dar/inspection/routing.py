@@ -1,0 +1,108 @@
+"""What each site reads, as plain numbers: routing weights, strength of the routed branch, redundancy of the sources."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lightning_dar.diagnostics.probe import STATISTICS, RoutingProbe, SiteRouting, depth_third
+from lightning_dar.diagnostics.stream import SiteStream, StreamProbe
+from lightning_dar.diagnostics.wrapper import Watched
+from lightning_dar.inspection.held_out import HeldOut
+from lightning_dar.inspection.subject import Subject
+from lightning_dar.residual.base import DepthRouting, Residual
+
+STREAM = ("branch_norm", "stream_norm", "strength", "gate", "redundancy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reads:
+    """What was measured of the reads of a network."""
+
+    routing: dict[int, SiteRouting]  # sites of two or more sources
+    stream: dict[int, SiteStream]  # sites that read any
+    labels: list[str]  # of the sources, oldest first; a site has the first n of them
+    num_sites: int
+
+    @property
+    def are_additive(self) -> bool:
+        """Whether every read is added to the stream."""
+        return all(site.stream_norm is not None for site in self.stream.values())
+
+    def mean_weights(self, site: int) -> list[float]:
+        """[n]; a lone source has all the weight."""
+        return self.routing[site].mean_weights.tolist() if site in self.routing else [1.0]
+
+
+@torch.no_grad()
+def measure_reads(subject: Subject, held_out: HeldOut, done: Callable[[int], Any]) -> Reads:
+    """Reads every window twice; `done` is told how many have been read."""
+    residual, num_sites = subject.model.residual, subject.num_sites
+    routing, stream = RoutingProbe(residual, num_sites), StreamProbe(residual, num_sites)
+    embeddings = _EmbeddingNumbers(residual, num_sites)
+    for number, (batch, _) in enumerate(held_out.batches()):
+        batch = {name: ids.to(subject.device) for name, ids in batch.items()}
+        for probe in (routing, stream) if number else (routing, stream, embeddings):
+            with subject.autocast():
+                subject.model(
+                    batch["input_ids"], batch.get("document_ids"), head=lambda hidden, _: hidden, residual=probe
+                )
+        done(2 * len(batch["input_ids"]))
+    return Reads(routing=routing.sites, stream=stream.sites, labels=embeddings.labels(), num_sites=num_sites)
+
+
+def routing_numbers(reads: Reads) -> dict[str, Any]:
+    """The part of the report that says how the sites read; means over the sites of two or more sources."""
+    sites = [
+        {
+            "site": site,
+            "kind": site_kind(site, reads.num_sites),
+            "third": depth_third(site, reads.num_sites),
+            "num_sources": stream.num_sources,
+            **{name: getattr(reads.routing[site], name) if site in reads.routing else None for name in STATISTICS},
+            **{name: getattr(stream, name) for name in STREAM},
+            "mean_weights": reads.mean_weights(site),
+        }
+        for site, stream in reads.stream.items()
+    ]
+    routed = [row for row in sites if row["num_sources"] > 1]
+    deep = [row for row in routed if row["third"] == "deep"]
+    return {
+        "sources": reads.labels,
+        "sites": sites,
+        "means": _means(routed),
+        "means_deep": _means(deep),
+    }
+
+
+def site_kind(site: int, num_sites: int) -> str:
+    return "finish" if site == num_sites else ("attention", "mlp")[site % 2]
+
+
+def _means(rows: list[dict[str, Any]]) -> dict[str, float | None]:
+    """Of each statistic, and of the sharpness that uniform weights would have."""
+    columns = {name: [row[name] for row in rows] for name in STATISTICS}
+    columns["uniform_sharpness"] = [1 / row["num_sources"] for row in rows]
+    return {name: sum(values) / len(values) if values else None for name, values in columns.items()}
+
+
+class _EmbeddingNumbers(Watched):
+    """Notes which source is the embedding, and names the sources by it."""
+
+    def __init__(self, residual: Residual, num_sites: int):
+        super().__init__(residual, num_sites)
+        self._number: int | None = None
+        self._most = 0
+
+    def seen(self, site: int, routing: DepthRouting) -> None:
+        if len(routing.sources) > self._most:
+            self._most, self._number = len(routing.sources), routing.embedding
+
+    def labels(self) -> list[str]:
+        """`e` for the embedding, `null` for what lies before it, and the others by number."""
+        before = 0 if self._number is None else self._number
+        return [
+            "e" if number == self._number else "null" if number < before else str(number)
+            for number in range(self._most)
+        ]
