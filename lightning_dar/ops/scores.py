@@ -25,6 +25,10 @@ def softmax_and_log_sum(logits: Tensor) -> tuple[Tensor, Tensor]:
     return weights.div_(total), total.log_().add_(largest)[:, 0]
 
 
+SHORT = 400
+"""Rows x columns x depth under which PyTorch's bmm takes a path several times slower."""
+
+
 def add_weighted(total: Tensor | None, weights: Tensor, values: Tensor) -> Tensor:
     """total [M, D] + sum_k weights [M, k] values [M, k, D], as a new tensor."""
     if values.shape[1] == 1:  # PyTorch's bmm takes a slow path for one small vector
@@ -37,7 +41,7 @@ def add_weighted(total: Tensor | None, weights: Tensor, values: Tensor) -> Tenso
 
 def dots(vector: Tensor, values: Tensor) -> Tensor:
     """vector [M, D] . values [M, k, D] -> [M, k]."""
-    if values.shape[1] == 1:
+    if values.shape[1] == 1 and values.shape[2] < SHORT:
         return torch.linalg.vecdot(vector, values[:, 0])[:, None]
     return torch.bmm(vector[:, None], values.transpose(1, 2))[:, 0]
 
