@@ -111,7 +111,7 @@ def _most(causal: dict[str, Any]) -> str:
     top = max(rows, key=lambda row: row[kind]["difference"])
     if top[kind]["low"] is None or top[kind]["low"] <= 0:
         return (
-            f"No single source is shown to matter: the loss rises most without {_source(top)} anywhere, by "
+            f"No single source is shown to matter: the largest change in loss, without {_source(top)} anywhere, is "
             f"{_signed(top[kind])}."
         )
     heaviest = max(rows, key=lambda row: row["mass"])

@@ -48,11 +48,11 @@ def test_the_validation_loss_to_the_last_bit(fit, run):
 
 
 def test_other_data_as_validate_takes_them(fit, run, tmp_path):
-    fit("--data.seq_len=16", "--data.val_windows=9")
+    fit("--data.seq_len=16", "--data.val_windows=9", "--model.residual.name=standard")
     other = tmp_path / "other"
     other.mkdir()
     for number in range(40):
-        (other / f"{number}.txt").write_text(f"{number}: another text than the one that it has learnt " * 3)
+        (other / f"{number}.txt").write_text(f"{number}: another text than the one that it has learnt " * 9)
     args = ["--ckpt_path", TRAINED, f"--data.source={other}"]
     validated = RoutedCLI(["validate", *args]).trainer.callback_metrics["val/loss"].item()
     prepared = ["--ckpt_path", TRAINED, "--data.source=own"]
