@@ -10,10 +10,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lightning_dar.data.manifest import SPLITS, Request, open_folder, open_prepared, read_tokenizer
+from lightning_dar.data.merge import merge
 from lightning_dar.data.options import check_options, default_dir, existing_shards
 from lightning_dar.data.prepare import prepare
 from lightning_dar.data.samplers import TrainSampler, ValidationSampler
 from lightning_dar.data.tokenizer import Tokenizer, bpe_size, load_tokenizer
+from lightning_dar.data.units import Part
 from lightning_dar.data.windows import Windows, collate, is_url
 from lightning_dar.errors import DataError, UsageError
 
@@ -30,9 +32,10 @@ class TextData(L.LightningDataModule):
 
     Args:
         source: What to train on: `stdlib` (the sources of the running Python's own library, about 12 MB), or
-            files, folders and globs of .txt .md .py .jsonl .jsonl.gz .parquet, one or a list; or token shards
+            files, folders and globs of .txt .md .py .jsonl .parquet, of .txt and .jsonl also with .gz or .zst,
+            one or a list, on disk or behind URLs such as hf://datasets/... and s3://.../*.parquet; or token shards
             that exist: a folder prepared earlier, or a litdata folder or URL with train/ and val/ inside.
-        text_field: Field or column that holds the text in .jsonl, .jsonl.gz and .parquet.
+        text_field: Field or column that holds the text in .jsonl and .parquet.
         tokenizer: `bytes`, `bpe:N` (N tokens, learnt from the training text), or the path of a
             tokenizer.json. A folder prepared earlier brings its own; for other shards give the path of the
             one that made them.
@@ -84,8 +87,25 @@ class TextData(L.LightningDataModule):
     def prepare_data(self) -> None:
         """Prepares the shards, unless they exist. Raises DataError as `prepare` does."""
         if not self._shards:
-            workers = self.hparams.prepare_workers or os.cpu_count() or 1
-            self._checked = prepare(self._request, self._dir, workers)
+            self._checked = prepare(self._request, self._dir, self._prepare_workers)
+
+    def prepare_part(self, part: Part) -> dict[str, Any]:
+        """Prepares one part below `dir`; returns its manifest. Raises as `prepare` does."""
+        self._check_is_text("--shard")
+        return prepare(self._request, self._dir, self._prepare_workers, part)
+
+    def merge_parts(self, count: int) -> None:
+        """Merges the `count` parts that were prepared. Raises as `merge` does."""
+        self._check_is_text("--merge")
+        self._checked = merge(self._request, self._dir, count)
+
+    def _check_is_text(self, option: str) -> None:
+        if self._shards:
+            raise UsageError(f"{option}: {self._shards} holds token shards already")
+
+    @property
+    def _prepare_workers(self) -> int:
+        return self.hparams.prepare_workers or os.cpu_count() or 1
 
     def setup(self, stage: str | None = None) -> None:
         """Opens the shards, once. Raises DataError where they do not fit the options or are damaged."""

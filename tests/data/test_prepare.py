@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from lightning_dar.data.manifest import Request, open_folder, open_prepared, read_tokenizer
+from lightning_dar.data.pieces import read_pieces
 from lightning_dar.data.prepare import prepare
-from lightning_dar.data.sources import find_files, read_pieces
+from lightning_dar.data.sources import find_files
 from lightning_dar.errors import DataError
 
 END = 256
@@ -82,7 +83,7 @@ def bytes_of_documents(directory, split):
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
 def test_shards_do_not_depend_on_the_number_of_workers(request_, tmp_path, monkeypatch, tokenizer):
-    monkeypatch.setattr("lightning_dar.data.prepare._BATCH_CHARS", 2000)
+    monkeypatch.setattr("lightning_dar.data.encode._BATCH_CHARS", 2000)
     for workers in (1, 2, 5):
         prepare(replace(request_, tokenizer=tokenizer), tmp_path / str(workers), num_workers=workers)
     files = sorted(path.relative_to(tmp_path / "1") for path in (tmp_path / "1").rglob("chunk-*.bin"))
@@ -209,7 +210,7 @@ def test_a_killed_preparation_is_not_taken_for_complete(request_, tmp_path):
         "import time, pathlib\n"
         "from lightning_dar.data import prepare\n"
         "from lightning_dar.data.manifest import Request\n"
-        "prepare._check_not_empty = lambda *_: time.sleep(600)\n"  # every batch is written by then
+        "prepare.check_not_empty = lambda *_: time.sleep(600)\n"  # every batch is written by then
         f"prepare.prepare({request_!r}, pathlib.Path({str(directory)!r}), 2)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
