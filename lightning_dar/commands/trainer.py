@@ -206,7 +206,7 @@ class RoutedCLI(LightningCLI):
         data, saved = self.config[self.config.subcommand].data, settings_of(checkpoint, resume=False)["data"]
         if data.source == saved.get("source") and not self.config[self.config.subcommand].domains:
             return {}
-        forced: dict[str, Any] = {"dir": None} if data.dir == saved.get("dir") else {}
+        forced: dict[str, Any] = {key: None for key in ("dir", "mix") if data[key] == saved.get(key)}
         if data.tokenizer in (saved.get("tokenizer"), DEFAULT_TOKENIZER):
             forced["tokenizer"] = own_tokenizer(checkpoint) or data.tokenizer
         return forced
@@ -247,7 +247,7 @@ class RoutedCLI(LightningCLI):
             return
         rows = []
         for name, source in domains.items():
-            data = TextData(**{**self._get(self.config, "data"), "source": source, "dir": None})
+            data = TextData(**{**self._get(self.config, "data"), "source": source, "dir": None, "mix": None})
             (metrics,) = self.trainer.validate(model, datamodule=data, **{**options, "verbose": False})
             rows.append([name, *(f"{metrics.get(f'val/{metric}', math.nan):.6g}" for metric in DOMAIN_METRICS)])
         print(table(["domain", *(metric.replace("_", " ") for metric in DOMAIN_METRICS)], rows))

@@ -157,7 +157,7 @@ def validation_windows(checkpoint: Checkpoint, tokenizer: Tokenizer, seq_len: in
         tokenizer,
         data.hparams.batch_size,
         data.hparams.document_mask,
-        source=settings["source"],
+        source=data.folder if settings.get("mix") else settings["source"],
         split="validation",
         source_fingerprint=data.manifest["source_fingerprint"] if data.manifest else None,
         bytes_per_token=data.bytes_per_token,

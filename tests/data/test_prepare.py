@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -202,6 +203,31 @@ def test_one_long_file_is_enough(tmp_path):
     manifest = prepare(request, tmp_path / "out", num_workers=1)
     assert 0.05 < manifest["val"]["text_bytes"] / len(text) < 0.6
     assert manifest["train"]["text_bytes"] + manifest["val"]["text_bytes"] == len(text)
+
+
+@pytest.mark.filterwarnings("ignore:An item was larger than the target chunk size")
+def test_memory_does_not_grow_with_the_source(tmp_path, monkeypatch):
+    """With batches and chunks of a tenth of a MB, some of which are held."""
+    monkeypatch.setattr("lightning_dar.data.encode._BATCH_CHARS", 2**16)
+    monkeypatch.setattr("lightning_dar.data.shards._CHUNK_BYTES", 2**17)
+
+    def prepared(rows: int) -> int:
+        """Tokens."""
+        with (tmp_path / f"{rows}.jsonl").open("w") as file:
+            for row in range(rows):
+                file.write(json.dumps({"text": f"document {row % 2} " * 200}) + "\n")
+        source = str(tmp_path / f"{rows}.jsonl")
+        request = Request(source=(source,), text_field="text", tokenizer="bytes", val_fraction=0.3)
+        manifest = prepare(request, tmp_path / str(rows), num_workers=1)
+        return sum(manifest[split]["tokens"] for split in ("train", "val"))
+
+    prepared(10)  # imports, which are slow when traced
+    tracemalloc.start()
+    tokens = prepared(4000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert tokens > 8_000_000
+    assert peak < 5_000_000
 
 
 def test_a_killed_preparation_is_not_taken_for_complete(request_, tmp_path):
