@@ -52,7 +52,8 @@ class TextData(L.LightningDataModule):
         seed: Order of the training windows.
         mix: Train on several prepared folders in place of `source`: {web: {source: data/web, weight: 0.7},
             code: {source: data/code, weight: 0.3}}. Their tokenizers must be the same one. Weights are shares of the
-            windows trained on; validation takes windows by the same shares, as many as the sets allow.
+            windows trained on, and a pass has as many windows as the sets together; validation takes windows by the
+            same shares, as many as the sets allow.
 
     Raises:
         UsageError: an option, or a combination of options, that cannot work.

@@ -51,7 +51,7 @@ def test_a_mix_is_trained_validated_and_left_again(run, text_folder, prepare):
         assert prepare(f"--data.dir={name}", f"--data.val_fraction={fraction}")[0] == 0
     mix = "--data.mix={a: {source: a, weight: 0.75}, b: {source: b, weight: 0.25}}"
     args = [arg for arg in fit_args(text_folder) if "data.dir" not in arg and "data.source" not in arg]
-    status, out, err = run(*args, mix, "--data.val_windows=16")
+    status, out, err = run(*args, mix, "--data.val_windows=16", "--trainer.num_sanity_val_steps=0")
     assert status == 0, err
     checkpoint = "--ckpt_path=runs/test/version_0/checkpoints/last.ckpt"
     status, validated, err = run("validate", checkpoint)
