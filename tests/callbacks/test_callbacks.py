@@ -1,10 +1,10 @@
 """The callbacks that do not measure routing, in real runs of a few steps."""
 
 import lightning as L
-from runs import BATCH, SEQ_LEN, RandomTokens, events, fit, language_model
 
 from callbacks import FinalValidation, RoutingSharpness, RunSummary, SampleText, Throughput
 from lightning_dar.data import Tokenizer
+from runs import BATCH, SEQ_LEN, RandomTokens, events, fit, language_model
 
 
 def test_throughput_counts_tokens_against_the_clock(tmp_path, monkeypatch):

@@ -7,7 +7,6 @@ import lightning as L
 import pytest
 import torch
 from by_hand import by_hand
-from runs import MEASURING, RandomTokens, Scramble, events, fit, language_model
 
 from benchmarks.held import held_bytes
 from callbacks import RoutingSharpness, RunSummary, SampleText, Throughput
@@ -16,6 +15,7 @@ from lightning_dar.errors import UsageError
 from lightning_dar.residual import register_residual
 from lightning_dar.residual.base import Residual
 from lightning_dar.residual.delta_sublayer import DeltaSublayer
+from runs import MEASURING, RandomTokens, Scramble, events, fit, language_model
 
 THIRDS = {"shallow": (1,), "middle": (2, 3), "deep": (4, 5)}  # of six sites; site 0 reads nothing
 

@@ -6,10 +6,10 @@ import lightning as L
 import matplotlib.image
 import pytest
 import torch
-from runs import RandomTokens, Scramble, events, fit, language_model
 
 from callbacks import RoutingSharpness
 from lightning_dar.diagnostics.probe import RoutingProbe, mean_sharpness
+from runs import RandomTokens, Scramble, events, fit, language_model
 
 
 def test_validation_agrees_with_a_probe(tmp_path):
