@@ -13,8 +13,9 @@ from torch import Tensor
 from lightning_dar.checkpoint.load import Checkpoint
 from lightning_dar.checkpoint.settings import own_tokenizer, settings_of, tokenizer_of
 from lightning_dar.data import Tokenizer
+from lightning_dar.data.pieces import read_pieces
 from lightning_dar.data.samplers import ValidationSampler
-from lightning_dar.data.sources import find_files, fingerprint, read_pieces
+from lightning_dar.data.sources import find_files, fingerprint
 from lightning_dar.data.windows import collate
 from lightning_dar.diagnostics.documents import consecutive_ends, target_documents, units
 from lightning_dar.errors import DataError, UsageError
@@ -169,7 +170,7 @@ def validation_windows(
         tokenizer,
         data.hparams.batch_size,
         data.hparams.document_mask,
-        source=data.hparams.source,
+        source=data.folder if data.hparams.mix else data.hparams.source,
         split="validation",
         source_fingerprint=data.manifest["source_fingerprint"] if data.manifest else None,
         bytes_per_token=data.bytes_per_token,
