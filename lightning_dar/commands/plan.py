@@ -22,8 +22,8 @@ MORE = (ResidualConfig(name="attnres", options={"granularity": "sublayer"}),)
 def make_parser() -> PlainParser:
     parser = PlainParser(
         description="Reckon what a run will need: parameters, FLOPs, memory, depth reads, communication, time.",
-        epilog="Reads the configs of fit. Rows: standard, every other strategy with its default options, and the one of "
-        "the config. What is assumed is in docs/plan.md.",
+        epilog="Reads the configs of fit. Rows: standard, every other strategy with its default options, and the "
+        "config's own. What is assumed is in docs/plan.md.",
     )
     add_run_config(parser)
     parser.add_argument("--gpus", type=int | None, default=None, help="In all; default: trainer.devices x num_nodes.")

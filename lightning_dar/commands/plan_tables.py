@@ -108,8 +108,8 @@ def _notes(setting: Setting, plans: Sequence[Plan], left_out: dict[str, str]) ->
     peak, rate = setting.device.peak(setting.precision) / 1e12, setting.device.bandwidth / 1e12
     yield (
         f"Assumed: products at {LOW.products:.0%} to {HIGH.products:.0%} of {peak:g} TFLOP/s, memory at "
-        f"{LOW.bandwidth:.0%} to {HIGH.bandwidth:.0%} of {rate:.3g} TB/s, communication in full to hidden behind products, "
-        f"{SPARE:.0%} of the GPU's memory to spare. A model, not a measurement: docs/plan.md."
+        f"{LOW.bandwidth:.0%} to {HIGH.bandwidth:.0%} of {rate:.3g} TB/s, communication in full to hidden behind "
+        f"products, {SPARE:.0%} of the GPU's memory to spare. A model, not a measurement: docs/plan.md."
     )
 
 

@@ -55,11 +55,9 @@ def held(
         kept, again = sum(config.hidden_size * dtype.itemsize for seen in inputs for dtype in seen), max(sites)
     else:
         cut = int(checkpointed_share(checkpointing) * len(layers))
-        starts = cut * config.hidden_size * precision.stream.itemsize
-        kept, again = starts + sum(layers[cut:]), max(layers[:cut], default=0)
+        kept, again = trace.starts * cut // len(layers) + sum(layers[cut:]), max(layers[:cut], default=0)
     kept += norm_bytes(config.hidden_size, 1, hidden[0], precision, composite_norm)
-    whole = checkpointing == "full"
-    sources = trace.capacity * (trace.source_bytes + FP32) if whole else source_bytes(config, trace, depth_read)
+    sources = source_bytes(config, trace, depth_read, reads_again(checkpointing))
     return Held(sublayers=kept, sources=sources, recomputed=again)
 
 
@@ -68,17 +66,29 @@ def checkpointed_share(checkpointing: Checkpointing) -> float:
     return float(checkpointing != "none") if isinstance(checkpointing, str) else checkpointing
 
 
-def source_bytes(config: TransformerConfig, trace: Trace, depth_read: DepthRead) -> int:
-    """What the reads of a forward hold for backward, beside the inputs of the sublayers; a token."""
-    stacked = [
-        read for read in trace.reads if depth_read == "naive" or (not _by_reference(depth_read) and not read.kept)
-    ]
-    total = sum(read.sources * (3 * config.hidden_size + 2) * FP32 for read in stacked)
-    if depth_read == "naive":
-        return total
+def reads_again(checkpointing: Checkpointing) -> float:
+    """Share of the depth reads that are run again in backward: those inside of checkpointed layers."""
+    return 0.0 if checkpointing == "sublayer" else checkpointed_share(checkpointing)
+
+
+def source_bytes(config: TransformerConfig, trace: Trace, depth_read: DepthRead, again: float) -> int:
+    """What the reads of a forward hold for backward, beside the inputs of the sublayers; a token.
+
+    Args:
+        config: the architecture.
+        trace: the strategy's reads and writes.
+        depth_read: the backend.
+        again: share of the reads that are run again in backward.
+    """
+    own = 1 - again  # of what single reads need
     if _by_reference(depth_read):
-        return trace.referenced
-    return total + trace.capacity * (trace.source_bytes + FP32) + trace.private
+        return int(trace.referenced * own + trace.beside_starts * again)
+    stacked = [read for read in trace.reads if depth_read == "naive" or not read.kept]
+    total = sum((1 if read.final else own) * read.sources * (3 * config.hidden_size + 2) * FP32 for read in stacked)
+    if depth_read == "naive":
+        return int(total + trace.beside_starts * again)
+    total += trace.private * own + trace.private_final
+    return int(total + trace.capacity * (trace.source_bytes + FP32))
 
 
 def _by_reference(depth_read: DepthRead) -> bool:

@@ -11,7 +11,7 @@ not counted, nor what the host takes to launch kernels, which rules where D is s
 from dataclasses import dataclass
 
 from lightning_dar.ops import DepthRead
-from lightning_dar.planning.activations import checkpointed_share
+from lightning_dar.planning.activations import checkpointed_share, reads_again
 from lightning_dar.planning.communication import communication
 from lightning_dar.planning.flops import model_flops, read_flops, sublayer_forward_flops
 from lightning_dar.planning.parameters import Parameters
@@ -57,7 +57,7 @@ def step(
     device, tokens = setting.device, setting.tokens_per_batch * setting.accumulate
     peak, rate = device.peak(setting.precision) * assumed.products, device.bandwidth * assumed.bandwidth
     products = tokens * step_flops(setting) / peak
-    reads = read_traffic(setting.config.hidden_size, trace, depth_read) * (1 + _again(setting) / 3)
+    reads = read_traffic(setting.config.hidden_size, trace, depth_read) * (1 + reads_again(setting.checkpointing) / 3)
     exchange = communication(setting, parameters).seconds
     own = parameters.total / (setting.gpus if setting.sharded else 1)
     return Step(
@@ -72,8 +72,3 @@ def step_flops(setting: Setting) -> float:
     """A token, with the forward of the sublayers that is done again."""
     again = sublayer_forward_flops(setting.config, setting.seq_len) * checkpointed_share(setting.checkpointing)
     return model_flops(setting.config, setting.seq_len) + again
-
-
-def _again(setting: Setting) -> float:
-    """Share of the depth reads whose forward is done again: those inside checkpointed layers."""
-    return 0.0 if setting.checkpointing == "sublayer" else checkpointed_share(setting.checkpointing)

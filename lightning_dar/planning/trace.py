@@ -6,6 +6,7 @@ are. State that a strategy keeps elsewhere than in `RoutedResidual.open_history`
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,9 @@ class Read:
 
     private: int
     """Sources that it alone sees."""
+
+    final: bool
+    """Whether it makes the hidden states, after the last layer."""
 
     @property
     def sources(self) -> int:
@@ -52,11 +56,20 @@ class Trace:
     inputs: tuple[tuple[torch.dtype, ...], ...]
     """What each sublayer reads, one tensor [.., D] or three, and at the end the hidden states."""
 
+    starts: int
+    """Of the state at the starts of all layers, but for the history."""
+
     referenced: int
-    """Sources kept by reference, but for those that are a sublayer's input themselves."""
+    """Of the sources by reference, but for those that are a sublayer's input themselves."""
+
+    beside_starts: int
+    """Likewise, but for those that are in `starts`; of the private ones those of the final read only."""
 
     private: int
-    """Likewise, of the sources that one read alone sees."""
+    """Of the sources that one read of a layer alone sees, but for those that are a sublayer's input themselves."""
+
+    private_final: int
+    """Likewise, of the final read."""
 
     @property
     def sources_read(self) -> int:
@@ -70,8 +83,11 @@ class _Notes:
     written: list[int] = field(default_factory=list)
     sources: list[Tensor] = field(default_factory=list)
     private: list[Tensor] = field(default_factory=list)
+    inputs: list[list[Tensor]] = field(default_factory=list)
+    starts: list[Tensor] = field(default_factory=list)
     rows: int = 0
     capacity: int = 0
+    final: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,7 +115,7 @@ class _NotedHistory(History):
         current: Tensor | None = None,
     ) -> Tensor:
         private = [source for source in (null, current) if source is not None]
-        self.notes.reads.append(Read(row=row, kept=self.count, private=len(private)))
+        self.notes.reads.append(Read(row=row, kept=self.count, private=len(private), final=self.notes.final))
         if current is not None:  # a null source is a parameter, expanded
             self.notes.private.append(current)
         seen = [*self.notes.sources[:1], *private, *([] if stream is None else [stream])]
@@ -112,18 +128,28 @@ class _NotedHistory(History):
 def trace_strategy(config: TransformerConfig, residual: ResidualConfig, precision: Precision) -> Trace:
     """Runs the strategy's verbs over all sites. Raises UsageError for options that cannot work."""
     shape = Shape(num_layers=config.num_layers, hidden_size=config.hidden_size, eps=config.norm_eps)
-    notes, inputs = _Notes(), []
+    notes = _Notes()
     with torch.device("meta"), torch.no_grad():
         strategy = build_residual(replace(residual, depth_read="naive"), shape)
         # On the instance alone: every history that it opens takes notes.
         strategy.open_history = lambda max_sources=None: _open(strategy, notes, max_sources)
         state = strategy.start(torch.empty(1, 1, config.hidden_size, dtype=precision.stream))
         for site in range(shape.num_sites):
-            read = strategy.read(state, site)
-            inputs.append([read] if isinstance(read, Tensor) else list(read))
+            notes.starts += [] if site % 2 else _tensors(state)
+            notes.inputs.append(_tensors(strategy.read(state, site)))
             state = strategy.write(state, torch.empty(1, 1, config.hidden_size, dtype=precision.compute), site)
-        inputs.append([strategy.finish(state)])
-    return _summed(notes, inputs)
+        notes.final = True
+        notes.inputs.append([strategy.finish(state)])
+    return _summed(notes)
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """Those in nested tuples, lists and dicts; what a history holds is counted by itself."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, tuple | list) else []
 
 
 def _open(strategy: nn.Module, notes: _Notes, max_sources: int | None) -> History:
@@ -132,20 +158,26 @@ def _open(strategy: nn.Module, notes: _Notes, max_sources: int | None) -> Histor
     return _NotedHistory(strategy.query, strategy.gain, strategy.shape.eps, notes)
 
 
-def _summed(notes: _Notes, inputs: list[list[Tensor]]) -> Trace:
-    read = {id(tensor) for site in inputs for tensor in site}
+def _summed(notes: _Notes) -> Trace:
+    read = [tensor for site in notes.inputs for tensor in site]
+    finals = sum(seen.final for seen in notes.reads) if notes.private else 0
+    final = notes.private[len(notes.private) - finals :]
     return Trace(
         reads=tuple(notes.reads),
         written=tuple(notes.written),
         rows=notes.rows,
         capacity=notes.capacity if notes.sources else 0,
         source_bytes=notes.sources[0].nbytes if notes.sources else 0,
-        inputs=tuple(tuple(tensor.dtype for tensor in site) for site in inputs),
+        inputs=tuple(tuple(tensor.dtype for tensor in site) for site in notes.inputs),
+        starts=_distinct(notes.starts, []),
         referenced=_distinct([*notes.sources, *notes.private], read),
-        private=_distinct(notes.private, read),
+        beside_starts=_distinct([*notes.sources, *final], [*notes.starts, *notes.inputs[-1]]),
+        private=_distinct(notes.private, [*read, *final]),
+        private_final=_distinct(final, read),
     )
 
 
-def _distinct(tensors: Iterable[Tensor], known: set[int]) -> int:
+def _distinct(tensors: Iterable[Tensor], known: Iterable[Tensor]) -> int:
+    known = {id(tensor) for tensor in known}
     distinct = {id(tensor): tensor for tensor in tensors}
     return sum(tensor.nbytes for key, tensor in distinct.items() if key not in known)
