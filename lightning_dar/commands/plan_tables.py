@@ -118,10 +118,11 @@ def _does_not_fit(setting: Setting, plan: Plan) -> str:
     says = f"{_name(plan)}: does not fit, {needed['total'] / GIB:.1f} of {needed['usable'] / GIB:.1f} GiB"
     found = plan["nearest"]
     if found is None:
-        return f"{says}; nor does any number of GPUs help: a model whose largest parts are smaller"
+        return f"{says}; nothing tried does"
     changes = [
         f"{option} {value}"
         for option, value, present in (
+            ("--gpu", found["gpu"], setting.device.name),
             ("--gpus", found["gpus"], setting.gpus),
             ("--trainer.strategy", found["strategy"], setting.strategy),
             ("--model.activation_checkpointing", found["checkpointing"], setting.checkpointing),

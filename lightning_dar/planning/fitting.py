@@ -1,7 +1,7 @@
 """The nearest setting that fits into memory, checked by the same arithmetic.
 
 Tried are smaller micro-batches at the same tokens a step, with more activation checkpointing or not; then the same
-under FSDP2; then with more GPUs. Of the first of these that fit, the one that trains fastest is the nearest.
+under FSDP2; then with more GPUs; then on larger ones. Of the first of these that fit, the one that trains fastest is the nearest.
 """
 
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from lightning_dar.ops import DepthRead
 from lightning_dar.planning.activations import MODES, checkpointed_share
+from lightning_dar.planning.devices import DEVICES, Device
 from lightning_dar.planning.duration import LOW, step
 from lightning_dar.planning.memory import memory, usable
 from lightning_dar.planning.parameters import Parameters
@@ -21,7 +22,7 @@ MAX_GPUS = 4096
 def nearest_fit(
     setting: Setting, parameters: Parameters, trace: Trace, depth_read: DepthRead = "auto"
 ) -> Setting | None:
-    """A setting of the same run, on the same kind of GPU, that fits; None where none does."""
+    """A setting of the same run that fits; None where none does."""
 
     def fits(candidate: Setting) -> bool:
         return memory(candidate, parameters, trace, depth_read).total <= usable(candidate)
@@ -29,14 +30,22 @@ def nearest_fit(
     def seconds_per_token(candidate: Setting) -> float:
         return step(candidate, parameters, trace, LOW, depth_read).seconds / candidate.tokens_per_step
 
-    gpus = setting.gpus
-    while gpus <= MAX_GPUS:
-        for strategy in _strategies(setting, gpus):
-            found = [candidate for candidate in _variants(setting, gpus, strategy) if fits(candidate)]
-            if found:
-                return min(found, key=seconds_per_token)
-        gpus *= 2
+    for device in _devices(setting):
+        gpus = setting.gpus
+        while gpus <= MAX_GPUS:
+            for strategy in _strategies(setting, gpus):
+                variants = _variants(replace(setting, device=device), gpus, strategy)
+                found = [candidate for candidate in variants if fits(candidate)]
+                if found:
+                    return min(found, key=seconds_per_token)
+            gpus *= 2
     return None
+
+
+def _devices(setting: Setting) -> list[Device]:
+    """The setting's own kind, then those with more memory, the smallest first."""
+    larger = [device for device in DEVICES.values() if device.memory > setting.device.memory]
+    return [setting.device, *sorted(larger, key=lambda device: device.memory)]
 
 
 def _strategies(setting: Setting, gpus: int) -> list[str]:

@@ -5,19 +5,22 @@
     optimizer     AdamW's two averages
     activations   from the forward to the backward (`activations.py`)
     sources       what the depth reads hold of it
-    logits        a chunk of them, the gradients of the hidden states and, in fp32, of the head (`training/loss.py`)
+    logits        a chunk of them, the gradients of the hidden states, and of the head where it is not yet in
+                  `gradients` (`training/loss.py`)
     work          the largest that comes and goes: a sublayer computed again and its gradients, the depth reads' own
                   buffers; or, where it is larger, what the optimizer's step takes
 
-The sum is what tensors take at the peak of a step. A GPU has less to give than its memory: `SPARE`.
+The sum is what tensors take at the peak of a step, with all gradients there as they are from the second micro-batch
+on. A GPU has less to give than its memory: `SPARE`.
 """
 
 from dataclasses import asdict, dataclass
 
+from lightning_dar.model import TransformerConfig
 from lightning_dar.ops import DepthRead
 from lightning_dar.ops.chunk import CHUNK_ROWS
 from lightning_dar.ops.chunk_backward import SPAN_ROWS
-from lightning_dar.planning.activations import FP32, held
+from lightning_dar.planning.activations import FP32, Held, held
 from lightning_dar.planning.parameters import Parameters
 from lightning_dar.planning.setting import Setting
 from lightning_dar.planning.trace import Trace
@@ -55,9 +58,7 @@ def memory(setting: Setting, parameters: Parameters, trace: Trace, depth_read: D
     activations, sources = tokens * kept.sublayers, tokens * kept.sources
     logits = _logits(setting)
     gathered, gathered_gradients = _gathered(setting, parameters)
-    busy = tokens * (
-        _sublayer_work(setting, trace, kept.recomputed) + read_work(setting.config, trace, depth_read, kept)
-    )
+    busy = tokens * (_sublayer_work(setting, kept.recomputed) + read_work(setting.config, trace, depth_read, kept))
     step = own if dtypes.autocast else 0  # Lightning clips, so AdamW is not fused: the roots of one average, of all
     return Memory(
         weights=own + gathered,
@@ -79,7 +80,9 @@ def _logits(setting: Setting) -> int:
     config, dtypes, tokens = setting.config, setting.dtypes, setting.tokens_per_batch
     head = config.vocab_size * config.hidden_size
     chunk = min(CHUNK_LOGITS, tokens * config.vocab_size) * (dtypes.compute.itemsize + 2 * FP32)
-    return chunk + tokens * config.hidden_size * dtypes.stream.itemsize + head * FP32
+    # The head's gradient becomes that of the weight, unless one is there already or has another dtype.
+    twice = dtypes.weights.itemsize != FP32 or (setting.accumulate > 1 and not setting.sharded)
+    return chunk + tokens * config.hidden_size * dtypes.stream.itemsize + head * FP32 * twice
 
 
 def _gathered(setting: Setting, parameters: Parameters) -> tuple[int, int]:
@@ -94,13 +97,13 @@ def _gathered(setting: Setting, parameters: Parameters) -> tuple[int, int]:
     return copies + root + sublayers * dtypes.compute.itemsize, root + sublayers * FP32
 
 
-def _sublayer_work(setting: Setting, trace: Trace, recomputed: int) -> int:
-    """Bytes a token: a region computed again, and as much in gradients as the largest sublayer saves."""
+def _sublayer_work(setting: Setting, recomputed: int) -> int:
+    """Bytes a token: a region computed again, and the gradients within the MLP, the larger sublayer."""
     inner = setting.config.intermediate_size * setting.dtypes.compute.itemsize
     return recomputed + 3 * inner + 2 * setting.config.hidden_size * FP32
 
 
-def read_work(config, trace: Trace, depth_read: DepthRead, kept) -> int:
+def read_work(config: TransformerConfig, trace: Trace, depth_read: DepthRead, kept: Held) -> int:
     """Bytes a token that the depth reads take in a backward: gradients of sources and, in two phases, what the rows
     leave for them, as far as it outgrows the activations that the same backward lets go."""
     if not trace.reads:

@@ -51,6 +51,7 @@ def plan(setting: Setting, residual: ResidualConfig, tokens: float | None = None
 def _described(nearest: Setting, parameters: Parameters, trace: Trace, residual: ResidualConfig) -> dict[str, Any]:
     """What to set, and what it comes to."""
     return {
+        "gpu": nearest.device.name,
         "gpus": nearest.gpus,
         "strategy": nearest.strategy,
         "batch_size": nearest.batch_size,
