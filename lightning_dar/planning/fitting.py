@@ -1,7 +1,8 @@
 """The nearest setting that fits into memory, checked by the same arithmetic.
 
 Tried are smaller micro-batches at the same tokens a step, with more activation checkpointing or not; then the same
-under FSDP2; then with more GPUs; then on larger ones. Of the first of these that fit, the one that trains fastest is the nearest.
+under FSDP2; then with more GPUs; then on larger ones. Of the first of these that fit, the one that trains fastest is
+the nearest.
 """
 
 from collections.abc import Iterator
@@ -43,8 +44,12 @@ def nearest_fit(
 
 
 def _devices(setting: Setting) -> list[Device]:
-    """The setting's own kind, then those with more memory, the smallest first."""
-    larger = [device for device in DEVICES.values() if device.memory > setting.device.memory]
+    """The setting's own kind, then those that are no slower and have more memory, the smallest first."""
+    larger = [
+        device
+        for device in DEVICES.values()
+        if device.memory > setting.device.memory and device.peak_bf16 >= setting.device.peak_bf16
+    ]
     return [setting.device, *sorted(larger, key=lambda device: device.memory)]
 
 
