@@ -68,6 +68,7 @@ DEVICES = {
 }
 
 _NAMES = (  # words that all occur in what CUDA calls the device -> its entry; the first that fits
+    (("laptop",), None),
     (("h100", "pcie"), "h100-pcie"),
     (("h100", "hbm3"), "h100"),
     (("h200", "nvl"), None),  # another clock than any entry's
