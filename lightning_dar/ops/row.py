@@ -40,6 +40,37 @@ class Private:
         return grads
 
 
+class Row(NamedTuple):
+    """What one row reads."""
+
+    chunk: Chunk  # its chunk
+    sources: Sources
+    logits: Tensor  # [M, capacity, rows]
+    number: int  # of the queries' rows
+    count: int  # sources of the history that it sees
+    private: Private
+
+    @property
+    def partial(self) -> Tensor:
+        """Phase one [M, D]."""
+        return self.chunk.reads[self.number - self.chunk.start]
+
+    @property
+    def log_sum(self) -> Tensor:
+        """Of phase one, [M, 1]."""
+        return self.chunk.log_sums[self.number - self.chunk.start]
+
+    @property
+    def own(self) -> int:
+        """Sources written since the chunk began."""
+        return self.count - self.chunk.finished
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it reads nothing but phase one and at most one private source."""
+        return self.chunk.partial is not None and self.own == 0 and len(self.private.values) <= 1
+
+
 class RowGradient(NamedTuple):
     """What a row's backward finds out, for its own sources: a and g [M, k] of those written in its chunk come first."""
 
@@ -51,139 +82,94 @@ class RowGradient(NamedTuple):
     private_d_logits: Tensor
 
 
-def read_row(
-    chunk: Chunk,
-    sources: Sources,
-    logits: Tensor,
-    row: int,
-    count: int,
-    private: Private,
-    stream: Tensor | None,
-    gate: Tensor | None,
-) -> Tensor:
-    """stream + gate * r [M, D] as a new tensor.
-
-    Args:
-        chunk: the row's chunk.
-        sources: values, norms and queries.
-        logits: [M, capacity, rows].
-        row: row of the queries.
-        count: sources of the history that the row sees.
-        private: those outside the history.
-        stream: [M, D] or None.
-        gate: scalar or None.
-    """
-    if _is_short(chunk, count, private):
-        read = chunk.reads[row - chunk.start]
-        if private.values:
-            read = torch.lerp(read, private.values[0], _private_share(chunk, row, private)[:, None])
+def read_row(row: Row, stream: Tensor | None, gate: Tensor | None) -> Tensor:
+    """stream + gate * r [M, D] as a new tensor; stream [M, D] or None, gate a scalar or None."""
+    if row.is_short:
+        read, private = row.partial, row.private.values
+        if private:
+            read = torch.lerp(read, private[0], _private_share(row)[:, None])
         if stream is not None:
             return stream + read if gate is None else torch.addcmul(stream, read, gate)
-        return read if private.values else read.clone()  # the next chunk takes the memory of this one
-    weights = _merged_logits(chunk, logits, row, count, private).softmax(-1)
+        return read if private else read.clone()  # the next chunk takes the memory of this one
+    weights = _merged_logits(row).softmax(-1)
     if gate is not None:
         weights *= gate
-    return _merge(chunk, sources, weights, row, count, private.values, stream)
+    return _merge(row, weights, stream)
 
 
-def row_backward(
-    chunk: Chunk,
-    sources: Sources,
-    logits: Tensor,
-    row: int,
-    count: int,
-    private: Private,
-    d_read: Tensor,
-    gate: Tensor | None,
-) -> RowGradient:
-    """Arguments as of `read_row`; d_read [M, D] is the gradient of its result."""
-    if _is_short(chunk, count, private):
-        return _short_backward(chunk, row, private, d_read, gate)
-    merged = _merged_logits(chunk, logits, row, count, private)
-    log_weights = merged.log_softmax(-1)
-    log_sum = merged[:, 0] - log_weights[:, 0]
+def row_backward(row: Row, d_read: Tensor, gate: Tensor | None) -> RowGradient:
+    """d_read [M, D] is the gradient of what `read_row` returns."""
+    if row.is_short:
+        return _short_backward(row, d_read, gate)
+    logits = _merged_logits(row)
+    log_weights = logits.log_softmax(-1)
+    log_sum = logits[:, 0] - log_weights[:, 0]
     weights = log_weights.exp_()
-    d_logits = _products(d_read, chunk, sources, row, count, private)
+    d_logits = _products(row, d_read)
     mean = torch.linalg.vecdot(weights, d_logits)
     if gate is not None:
         weights *= gate
     d_logits.sub_(mean[:, None]).mul_(weights)
-    first = 0 if chunk.partial is None else 1
-    last = first + count - chunk.finished
+    first = 0 if row.chunk.partial is None else 1
+    last = first + row.own
     return RowGradient(
         mean, log_sum, weights[:, first:last], d_logits[:, first:last], weights[:, last:], d_logits[:, last:]
     )
 
 
-def _is_short(chunk: Chunk, count: int, private: Private) -> bool:
-    """Whether the row reads nothing but phase one and at most one private source."""
-    return chunk.partial is not None and count == chunk.finished and len(private.values) <= 1
-
-
-def _private_share(chunk: Chunk, row: int, private: Private) -> Tensor:
-    """The weight [M] of the one private source beside phase one."""
-    return (private.logits[0] - chunk.log_sums[row - chunk.start][:, 0]).sigmoid_()
-
-
-def _short_backward(chunk: Chunk, row: int, private: Private, d_read: Tensor, gate: Tensor | None) -> RowGradient:
-    mean = dots(d_read, chunk.reads[row - chunk.start][:, None])[:, 0]
-    log_sum = chunk.log_sums[row - chunk.start][:, 0]
-    none = d_read[:, :0]
-    if not private.values:
+def _short_backward(row: Row, d_read: Tensor, gate: Tensor | None) -> RowGradient:
+    mean, log_sum, none = dots(d_read, row.partial[:, None])[:, 0], row.log_sum[:, 0], d_read[:, :0]
+    if not row.private.values:
         return RowGradient(mean, log_sum, none, none, none, none)
-    share = _private_share(chunk, row, private)
-    difference = dots(d_read, private.values[0][:, None])[:, 0] - mean
+    share = _private_share(row)
+    difference = dots(d_read, row.private.values[0][:, None])[:, 0] - mean
     mean = torch.addcmul(mean, share, difference)
-    log_sum = torch.logaddexp(log_sum, private.logits[0])
+    log_sum = torch.logaddexp(log_sum, row.private.logits[0])
     d_logit = difference.mul_(share).mul_(1 - share)
     if gate is not None:
         share, d_logit = share * gate, d_logit * gate
     return RowGradient(mean, log_sum, none, none, share[:, None], d_logit[:, None])
 
 
-def _merge(
-    chunk: Chunk,
-    sources: Sources,
-    weights: Tensor,
-    row: int,
-    count: int,
-    private: list[Tensor],
-    stream: Tensor | None,
-) -> Tensor:
+def _private_share(row: Row) -> Tensor:
+    """The weight [M] of the one private source beside phase one."""
+    return (row.private.logits[0] - row.log_sum[:, 0]).sigmoid_()
+
+
+def _merge(row: Row, weights: Tensor, stream: Tensor | None) -> Tensor:
     """stream + the sum of what the row reads, by weights [M, n] in the order of `_merged_logits`."""
-    total, own = stream, count - chunk.finished
-    if chunk.partial is not None:
-        total = add_weighted(total, weights, chunk.reads[row - chunk.start][:, None])
-    if own:
-        values = sources.values[:, chunk.finished : count].to(weights.dtype)
-        first = 0 if chunk.partial is None else 1
-        taken = weights[:, first : first + own]
-        if chunk.partial is not None and own > 1:
+    total, has_partial = stream, row.chunk.partial is not None
+    if has_partial:
+        total = add_weighted(total, weights, row.partial[:, None])
+    if row.own:
+        values = row.sources.values[:, row.chunk.finished : row.count].to(weights.dtype)
+        taken = weights[:, has_partial : has_partial + row.own]
+        if has_partial and row.own > 1:
             total[:, None].baddbmm_(taken[:, None], values)
         else:
             total = add_weighted(total, taken, values)
-    for i, value in enumerate(private, weights.shape[1] - len(private)):
+    for i, value in enumerate(row.private.values, has_partial + row.own):
         total = add_weighted(total, weights[:, i, None], value[:, None])
     assert total is not None
     return total
 
 
-def _merged_logits(chunk: Chunk, logits: Tensor, row: int, count: int, private: Private) -> Tensor:
+def _merged_logits(row: Row) -> Tensor:
     """[M, n] of all that the row reads: `partial` if there is one, sources written since, private sources."""
-    own = logits[:, chunk.finished : count, row]
-    if chunk.partial is None and not private.logits:
+    own = row.logits[:, row.chunk.finished : row.count, row.number]
+    if row.chunk.partial is None and not row.private.logits:
         return own
-    partial = () if chunk.partial is None else (chunk.log_sums[row - chunk.start],)
-    return torch.cat([*partial, own, *(logit[:, None] for logit in private.logits)], -1)
+    partial = () if row.chunk.partial is None else (row.log_sum,)
+    return torch.cat([*partial, own, *(logit[:, None] for logit in row.private.logits)], -1)
 
 
-def _products(d_read: Tensor, chunk: Chunk, sources: Sources, row: int, count: int, private: Private) -> Tensor:
+def _products(row: Row, d_read: Tensor) -> Tensor:
     """dout . v [M, n] of all that the row reads, in the order of `_merged_logits`."""
     products = []
-    if chunk.partial is not None:
-        products.append(dots(d_read, chunk.reads[row - chunk.start][:, None]))
-    if count > chunk.finished:
-        values = sources.values[:, chunk.finished : count].to(d_read.dtype)
+    if row.chunk.partial is not None:
+        products.append(dots(d_read, row.partial[:, None]))
+    if row.own:
+        values = row.sources.values[:, row.chunk.finished : row.count].to(d_read.dtype)
         products.append(dots(d_read, values))
-    products += [dots(d_read, value[:, None]) for value in private.values]
+    products += [dots(d_read, value[:, None]) for value in row.private.values]
     return torch.cat(products, -1)

@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo as opaque  # noqa: F401  torch.compiler.disable, but loaded at the first call
 
+SHORT = 400
+"""A product of one vector with a shorter one than this takes a slow path in PyTorch's bmm."""
+
 
 def inverse_rms(source: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     """rsqrt(mean(v^2) + eps) over the last dimension, in one pass."""
@@ -23,10 +26,6 @@ def softmax_and_log_sum(logits: Tensor) -> tuple[Tensor, Tensor]:
     weights = (logits - largest).exp_()
     total = weights.sum(1, keepdim=True)
     return weights.div_(total), total.log_().add_(largest)[:, 0]
-
-
-SHORT = 400
-"""Rows x columns x depth under which PyTorch's bmm takes a path several times slower."""
 
 
 def add_weighted(total: Tensor | None, weights: Tensor, values: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from lightning_dar.ops.chunk import Chunk, Sources, chunk_start, enter_logits, o
 from lightning_dar.ops.chunk_backward import Gradients
 from lightning_dar.ops.history import History, add_read
 from lightning_dar.ops.naive import depth_read
-from lightning_dar.ops.row import Private, read_row, row_backward
+from lightning_dar.ops.row import Private, Row, read_row, row_backward
 from lightning_dar.ops.scores import full_precision, inverse_rms, opaque, refuse_double_backward
 
 
@@ -196,7 +196,7 @@ class _Read(torch.autograd.Function):
 
         flat = None if stream is None else stream.reshape(-1, stream.shape[-1]).to(sources.queries.dtype)
         extra = Private(private, sources, row, eps)
-        total = read_row(chunk, sources, workspace.logits, row, count, extra, flat, gate)
+        total = read_row(Row(chunk, sources, workspace.logits, row, count, extra), flat, gate)
         dtype = sources.values.dtype
         for seen in (stream, *private):
             if seen is not None and seen.dtype != dtype:
@@ -213,7 +213,7 @@ class _Read(torch.autograd.Function):
         chunk = gradients.chunk_of(sources, row)
         flat = d_out.reshape(-1, d_out.shape[-1])
         d_read, extra = flat.to(queries.dtype), Private(private, sources, row, ctx.eps)
-        found = row_backward(chunk, sources, gradients.logits, row, count, extra, d_read, gate)
+        found = row_backward(Row(chunk, sources, gradients.logits, row, count, extra), d_read, gate)
         gradients.put(chunk, row, flat, found, gate)
         d_private = extra.backward(d_read, found, queries[row], gradients.d_queries[row])
         return (
