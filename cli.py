@@ -1,4 +1,4 @@
-"""The command line: fit, validate and prepare on LightningCLI; convert, generate and inspect without a trainer.
+"""The command line: fit, validate and prepare on LightningCLI; convert, generate, inspect and plan without a trainer.
 
 python cli.py fit --config configs/quickstart.yaml
 python cli.py fit --config configs/quickstart.yaml --model.residual.name delta-block
@@ -7,6 +7,7 @@ python cli.py prepare --config configs/delta_1b.yaml
 python cli.py convert --source models/Qwen3-0.6B --output models/routed --model.residual.name delta-block
 python cli.py generate --ckpt_path models/routed --prompt "Once upon a time"
 python cli.py inspect --ckpt_path runs/quickstart/version_0/checkpoints/last.ckpt --output reports/quickstart
+python cli.py plan --config configs/delta_8b.yaml --gpus 64 --gpu h100
 """
 
 import sys

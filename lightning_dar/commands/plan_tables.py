@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lightning_dar.commands.table import table
+from lightning_dar.planning.activations import MODES
 from lightning_dar.planning.duration import HIGH, LOW
 from lightning_dar.planning.memory import SPARE
 from lightning_dar.planning.setting import Setting
@@ -18,6 +19,7 @@ def lines(setting: Setting, plans: Sequence[Plan], left_out: dict[str, str]) -> 
     for title, head, row in (
         ("Size", ("parameters", "routing", "GFLOPs/token", "of it depth reads"), _size),
         ("Memory of each GPU, GiB", _MEMORY, _memory),
+        ("Activations and sources by checkpointing, GiB", MODES, _held),
         ("Depth reads and communication, each step and GPU", _TRAFFIC, _traffic),
         ("Speed", ("tokens/s", "of peak", "step", "tokens", "time"), _speed),
     ):
@@ -56,11 +58,15 @@ def _memory(plan: Plan) -> list[str]:
     return [*(f"{needed[part] / GIB:.1f}" for part in _PARTS), f"{needed['usable'] / GIB:.1f}"]
 
 
-_TRAFFIC = ("reads see", "read GB", "read time", "share of step", "sent GB", "sending")
+def _held(plan: Plan) -> list[str]:
+    return [f"{plan['held'][mode] / GIB:.1f}" for mode in MODES]
+
+
+_TRAFFIC = ("reads see", "read GB", "read time", "share of step", "ddp sends GB", "in", "fsdp2 sends GB", "in")
 
 
 def _traffic(plan: Plan) -> list[str]:
-    read, sent = plan["depth_read"], plan["communication"]
+    read = plan["depth_read"]
     rates = read["seconds_per_step"]
     shares = [taken["depth_reads"] / sum(taken.values()) for taken in plan["speed"]["step_seconds"]]
     return [
@@ -68,9 +74,13 @@ def _traffic(plan: Plan) -> list[str]:
         f"{read['bytes_per_step'] / GB:,.1f}",
         _range(rates, _seconds) if rates[0] else "-",
         _range(shares, lambda share: f"{share:.1%}") if rates[0] else "-",
-        f"{sent['bytes'] / GB:,.1f}",
-        _seconds(sent["seconds"]) if sent["bytes"] else "-",
+        *_sent(plan["communication"]["ddp"]),
+        *_sent(plan["communication"]["fsdp2"]),
     ]
+
+
+def _sent(exchange: dict[str, float]) -> list[str]:
+    return [f"{exchange['bytes'] / GB:,.1f}", _seconds(exchange["seconds"]) if exchange["bytes"] else "-"]
 
 
 def _speed(plan: Plan) -> list[str]:

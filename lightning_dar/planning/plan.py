@@ -1,8 +1,9 @@
 """The plan of one residual strategy in one setting, as plain numbers."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
+from lightning_dar.planning.activations import MODES, held
 from lightning_dar.planning.communication import communication
 from lightning_dar.planning.duration import HIGH, LOW, step
 from lightning_dar.planning.fitting import nearest_fit
@@ -43,9 +44,22 @@ def plan(setting: Setting, residual: ResidualConfig, tokens: float | None = None
         "fits": fits,
         "nearest": None if nearest is None else _described(nearest, parameters, trace, residual),
         "depth_read": _depth_read(setting, trace, residual),
-        "communication": asdict(communication(setting, parameters)),
+        "held": _held(setting, trace, residual),
+        "communication": {
+            strategy: asdict(communication(replace(setting, strategy=strategy), parameters))
+            for strategy in ("ddp", "fsdp2")
+        },
         "speed": _speed(setting, parameters, trace, residual, tokens or 20 * parameters.total),
     }
+
+
+def _held(setting: Setting, trace: Trace, residual: ResidualConfig) -> dict[str, int]:
+    """Activations and sources in bytes on each GPU, by checkpointing mode."""
+    by_mode = {}
+    for mode in MODES:
+        kept = held(setting.config, trace, setting.dtypes, checkpointing=mode, depth_read=residual.depth_read)
+        by_mode[mode] = setting.tokens_per_batch * (kept.sublayers + kept.sources)
+    return by_mode
 
 
 def _described(nearest: Setting, parameters: Parameters, trace: Trace, residual: ResidualConfig) -> dict[str, Any]:

@@ -31,6 +31,17 @@ def test_every_strategy_side_by_side(run, config):
     assert parameters["delta-block"]["total"] == parameters["standard"]["total"] + parameters["delta-block"]["routing"]
 
 
+def test_modes_and_communication_whatever_the_setting(run):
+    """Both are shown for all that could be set; the setting's own agree with its memory."""
+    plain, full = (planned(run, *LARGE, f"--model.activation_checkpointing={mode}") for mode in ("none", "full"))
+    for before, after in zip(plain["strategies"], full["strategies"], strict=True):
+        assert before["held"] == after["held"]
+        assert before["communication"] == after["communication"]
+        for mode, row in (("none", before), ("full", after)):
+            assert row["held"][mode] == row["memory"]["activations"] + row["memory"]["sources"]
+        assert before["held"]["none"] > before["held"]["sublayer"] > before["held"]["full"]
+
+
 def test_overlays_and_options_as_for_fit(run):
     overlay = ["--config", ROOT / "configs/size/220m.yaml", "--config", ROOT / "configs/residual/delta-block.yaml"]
     options = ["--model.residual.options.num_blocks=6", "--data.batch_size=1", "--trainer.accumulate_grad_batches=4"]
