@@ -23,7 +23,7 @@ Fill = Callable[[str, nn.Module], None]
 def parallelize(
     model: Transformer,
     activation_checkpointing: ActivationCheckpointing = "none",
-    compile_backend: str | None = None,
+    compile_backend: str | Callable[..., Any] | None = None,
     mesh: DeviceMesh | None = None,
     compute_dtype: torch.dtype | None = None,
     fill: Fill | None = None,

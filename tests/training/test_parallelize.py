@@ -7,6 +7,8 @@ from functools import cache, partial
 import pytest
 import torch
 from tiny import gradients, scramble, tiny_config, tiny_model, tokens, variant
+from torch import distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional as F
 
 from benchmarks.held import held_bytes
@@ -43,6 +45,14 @@ KEYS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def mesh():
+    """A group of one process: sharding without anybody to share with."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1, 1), mesh_dim_names=("data_parallel", "tensor_parallel"))
+    dist.destroy_process_group()
+
+
 def loss_of(model, ids):
     return F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
 
@@ -64,6 +74,41 @@ def test_recomputing_changes_no_bit(name, options):
             assert again.equal(loss)
             for key, grad in gradients(wrapped, again).items():
                 assert grad.equal(wanted[key]), (backend, mode, key)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("mode", ["none", "sublayer", "full", 0.5])
+def test_wrapping_changes_no_key(mode, sharded, mesh):
+    model = tiny_model("delta-sublayer", tiny_config(num_layers=1))
+    parallelize(model, mode, compile_backend="eager", mesh=mesh if sharded else None)
+    assert sorted(model.state_dict()) == sorted(KEYS)
+    assert sorted(name for name, _ in model.named_parameters()) == sorted(KEYS)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("mode", ["none", "sublayer", "full"])
+def test_compiled_sublayers(mode, sharded, mesh):
+    """Compiled once for all attention sublayers and once for all MLPs, and the same to rounding."""
+    torch._dynamo.reset()
+    model, ids, graphs = scramble(tiny_model("delta-block")), tokens(), []
+    loss = loss_of(model, ids)
+    wanted = gradients(model, loss)
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    parallelize(model, mode, compile_backend=backend, mesh=mesh if sharded else None)
+    for _ in range(2):
+        model.zero_grad()
+        again = loss_of(model, ids)
+        again.backward()
+        torch.testing.assert_close(again, loss)
+        for name, parameter in model.named_parameters():
+            grad = parameter.grad.full_tensor() if sharded else parameter.grad
+            torch.testing.assert_close(grad, wanted[name], rtol=1e-4, atol=1e-5)
+    print(len(graphs))
+    assert len(graphs) == 2
 
 
 def forwards_by_sublayer(model):
