@@ -8,6 +8,7 @@ import lightning as L
 import torch
 from lightning.pytorch.strategies import FSDPStrategy
 from torch import Tensor
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from lightning_dar.checkpoint.description import DESCRIPTION_KEY, describe
@@ -20,6 +21,7 @@ from lightning_dar.training.loss import IGNORE_INDEX, chunked_cross_entropy
 from lightning_dar.training.metrics import validation_metrics
 from lightning_dar.training.optimizer import OptimizerConfig, build_optimizer, warmup_cosine
 from lightning_dar.training.parallelize import ActivationCheckpointing, checkpointed_layers, parallelize
+from lightning_dar.training.strategies import FSDP, FSDP_PREFIX
 
 Batch = dict[str, Tensor]
 
@@ -109,8 +111,10 @@ class LanguageModel(L.LightningModule):
         Raises:
             UsageError: a vocabulary smaller than the data's, or a strategy that cannot shard the model.
         """
-        if isinstance(self.trainer.strategy, FSDPStrategy):
-            raise UsageError("trainer.strategy=fsdp: use the class_path lightning_dar.training.FSDP2 instead")
+        if isinstance(self.trainer.strategy, FSDPStrategy) and not isinstance(self.trainer.strategy, FSDP):
+            raise UsageError(
+                "trainer.strategy=fsdp: use the class_path lightning_dar.training.FSDP2 or lightning_dar.training.FSDP"
+            )
         data = self.trainer.datamodule
         data_vocabulary, self.tokenizer = getattr(data, "vocab_size", None), getattr(data, "tokenizer", None)
         if self.config.vocab_size is None:
@@ -169,12 +173,25 @@ class LanguageModel(L.LightningModule):
         if total_steps == float("inf"):
             raise UsageError("trainer.max_steps: the schedule needs an end; set it, or trainer.max_epochs")
         fused = not self.trainer.precision.endswith("-mixed")
-        optimizer = build_optimizer(self.model.named_parameters(), self.optimizer, fused)
+        named = ((name.replace(FSDP_PREFIX, ""), parameter) for name, parameter in self.model.named_parameters())
+        optimizer = build_optimizer(named, self.optimizer, fused)
         factor = warmup_cosine(self.optimizer, int(total_steps))
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step"},
         }
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Lightning's, but for the norm over FSDP's flat shards, which it does not know."""
+        if isinstance(self.trainer.strategy, FSDP) and gradient_clip_val and gradient_clip_algorithm != "value":
+            self.model.clip_grad_norm_(gradient_clip_val)
+        else:
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """The checkpoint describes itself: `load_model` and the command line need nothing else."""

@@ -2,7 +2,13 @@
 
 from datetime import timedelta
 
-from lightning.pytorch.strategies import ModelParallelStrategy
+from lightning.pytorch import LightningModule
+from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
+
+from lightning_dar.model.attention import Attention
+from lightning_dar.model.mlp import MLP
+
+FSDP_PREFIX = "_fsdp_wrapped_module."  # in names of parameters, before what `FSDP` wraps; never in a checkpoint
 
 
 class FSDP2(ModelParallelStrategy):
@@ -26,3 +32,41 @@ class FSDP2(ModelParallelStrategy):
     def setup_environment(self) -> None:
         self._data_parallel_size = self.num_nodes * self.num_processes
         super().setup_environment()
+
+
+class FSDP(FSDPStrategy):
+    """Lightning's `FSDPStrategy` with the units of `shard`, around the transformer alone, and checkpoints of one file.
+
+    Weights are gathered in the dtype they have and autocast converts what it multiplies: Lightning's own mixed
+    precision would round queries and gains of the depth read to bf16. Unlike under `FSDP2` every process builds the
+    whole model before its part of it is kept.
+    """
+
+    def __init__(self, timeout_seconds: float = 1800.0):
+        """
+        Args:
+            timeout_seconds: how long a process waits for the others.
+        """
+        from torch.distributed.fsdp import MixedPrecision
+
+        super().__init__(
+            auto_wrap_policy={Attention, MLP},
+            mixed_precision=MixedPrecision(),
+            timeout=timedelta(seconds=timeout_seconds),
+        )
+
+    def _setup_model(self, model: LightningModule) -> LightningModule:
+        """The root is the transformer: callbacks run it outside of a training step too."""
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        for name, child in model.named_children():
+            if name != "model":
+                child.to(self.root_device)
+        model.model = FullyShardedDataParallel(
+            model.model,
+            device_id=self.root_device,
+            mixed_precision=self.mixed_precision_config,
+            sharding_strategy=self.sharding_strategy,
+            **self.kwargs,
+        )
+        return model

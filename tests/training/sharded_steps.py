@@ -6,6 +6,7 @@ Every process computes the single-process step too, on the whole batch, and comp
 import copy
 import itertools
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from tiny import VOCAB, scramble, tiny_config
 from torch import Tensor
 from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -25,6 +27,7 @@ from lightning_dar.residual import ResidualConfig
 from lightning_dar.training.deferred import build_deferred, initialise
 from lightning_dar.training.loss import chunked_cross_entropy
 from lightning_dar.training.parallelize import ActivationCheckpointing, parallelize
+from lightning_dar.training.strategies import FSDP, FSDP_PREFIX
 
 BATCH, LENGTH = 8, 6
 
@@ -49,6 +52,11 @@ class Case:
         if self.strategy == "ddp":
             parallelize(model, self.checkpointing)
             return DistributedDataParallel(model)
+        if self.strategy == "fsdp":
+            parallelize(model, self.checkpointing)
+            strategy, module = FSDP(), torch.nn.Module()
+            strategy.parallel_devices, module.model = [torch.device("cpu")], model
+            return strategy._setup_model(module).model
         parallelize(model, self.checkpointing, mesh=mesh)
         return model
 
@@ -56,7 +64,9 @@ class Case:
 def cases(everything: bool) -> list[Case]:
     variants = [Case(*case.values) for case in VARIANTS]
     if everything:
-        product = itertools.product(variants, BACKENDS, ("none", "sublayer", "full", 0.5), (1, 2), ("fsdp2", "ddp"))
+        product = itertools.product(
+            variants, BACKENDS, ("none", "sublayer", "full", 0.5), (1, 2), ("ddp", "fsdp", "fsdp2")
+        )
         return [
             replace(case, backend=backend, checkpointing=mode, accumulated=steps, strategy=strategy)
             for case, backend, mode, steps, strategy in product
@@ -65,9 +75,13 @@ def cases(everything: bool) -> list[Case]:
     chosen = []
     for case in variants:
         chosen += [replace(case, checkpointing=next(modes)), replace(case, checkpointing=next(modes), accumulated=2)]
-    chosen += [replace(case, checkpointing=next(modes), strategy="ddp", accumulated=1 + n % 2) for n, case in enumerate(variants)]
+    chosen += [
+        replace(case, checkpointing=next(modes), strategy="ddp", accumulated=1 + n % 2)
+        for n, case in enumerate(variants)
+    ]
     for backend, mode in itertools.product(("naive", "fused"), ("sublayer", "full")):
         chosen.append(Case("delta-sublayer", backend=backend, checkpointing=mode, accumulated=2))
+    chosen += [Case("delta-sublayer", checkpointing=mode, strategy="fsdp") for mode in ("sublayer", "full")]
     return [*chosen, Case("delta-block", tied=False, checkpointing="full")]
 
 
@@ -100,7 +114,14 @@ def check(case: Case, mesh: Any) -> None:
     loss = step(wrapped, part, case.accumulated, 1 / world)
     dist.all_reduce(loss)
     torch.testing.assert_close(loss / world, expected, rtol=1e-5, atol=1e-6, msg=lambda m: f"{case}, loss: {m}")
-    found = {name.removeprefix("module."): parameter for name, parameter in wrapped.named_parameters()}
+    is_flat = case.strategy == "fsdp"
+    with FullyShardedDataParallel.summon_full_params(wrapped, with_grads=True) if is_flat else nullcontext():
+        compare(case, wrapped, alone)
+
+
+def compare(case: Case, wrapped: torch.nn.Module, alone: Transformer) -> None:
+    """Names, and every gradient."""
+    found = {name.replace(FSDP_PREFIX, "").removeprefix("module."): p for name, p in wrapped.named_parameters()}
     assert list(found) == [name for name, _ in alone.named_parameters()], case
     for name, parameter in alone.named_parameters():
         assert found[name].grad is not None, f"{case}: {name} has no gradient"
