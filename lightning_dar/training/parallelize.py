@@ -6,7 +6,7 @@ None of the three adds a module, so parameters keep their names.
 from collections.abc import Callable, Collection
 from functools import partial
 from types import MethodType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from lightning_dar.errors import UsageError
 from lightning_dar.model import Transformer
 
-ActivationCheckpointing = Literal["none", "sublayer", "full"] | float
+ActivationCheckpointing = float | str
 Fill = Callable[[str, nn.Module], None]
 
 
@@ -39,7 +39,7 @@ def parallelize(
         fill: see `shard`.
 
     Raises:
-        UsageError: a fraction outside of 0 to 1, or a mesh with tensor parallelism.
+        UsageError: an unknown mode of checkpointing, or a mesh with tensor parallelism.
     """
     checkpoint_activations(model, activation_checkpointing)
     if compile_backend is not None:
@@ -55,7 +55,7 @@ def checkpoint_activations(model: Transformer, mode: ActivationCheckpointing) ->
     `sublayer`: each sublayer is a region of its own, so what it reads is held, one [M, D] a site. Reads and writes
     run once. `full`: each layer is a region, its reads and writes included, so the stream is held once a layer. Both
     hold the sources besides, which later layers read. A fraction: that share of the layers, evenly spread, as `full`.
-    Raises UsageError for a fraction outside of 0 to 1.
+    `none`: nothing. Raises UsageError for anything else.
     """
     layers = checkpointed_layers(mode, model.config.num_layers)
     if mode == "sublayer":
@@ -66,11 +66,14 @@ def checkpoint_activations(model: Transformer, mode: ActivationCheckpointing) ->
 
 
 def checkpointed_layers(mode: ActivationCheckpointing, num_layers: int) -> frozenset[int]:
-    """The layers that are recomputed whole. Raises UsageError for a fraction outside of 0 to 1."""
-    if isinstance(mode, str):
-        return frozenset(range(num_layers if mode == "full" else 0))
-    if not 0 <= mode <= 1:
-        raise UsageError(f"model.activation_checkpointing={mode}: a fraction of the layers must be from 0 to 1")
+    """The layers that are recomputed whole. Raises UsageError for an unknown mode."""
+    if mode in ("none", "sublayer"):
+        return frozenset()
+    if mode == "full":
+        mode = 1.0
+    if isinstance(mode, str) or not 0 <= mode <= 1:
+        takes = "none, sublayer, full, or a fraction of the layers from 0 to 1"
+        raise UsageError(f"model.activation_checkpointing={mode}: must be {takes}")
     return frozenset(layer for layer in range(num_layers) if int((layer + 1) * mode) > int(layer * mode))
 
 

@@ -145,10 +145,10 @@ def test_a_copy_of_a_wrapped_model_has_weights_of_its_own():
         assert model(ids).equal(before) and other(ids).eq(0).all()
 
 
-@pytest.mark.parametrize("fraction", [-0.1, 1.5])
-def test_a_fraction_is_a_fraction(fraction):
-    with pytest.raises(UsageError, match=f"model.activation_checkpointing={fraction}: a fraction of the layers must"):
-        LanguageModel(hidden_size=16, num_layers=2, num_heads=2, activation_checkpointing=fraction)
+@pytest.mark.parametrize("mode", [-0.1, 1.5, "half"])
+def test_an_unknown_mode_is_refused_before_any_data_is_read(mode):
+    with pytest.raises(UsageError, match=f"model.activation_checkpointing={mode}: must be none, sublayer, full, or a"):
+        LanguageModel(hidden_size=16, num_layers=2, num_heads=2, activation_checkpointing=mode)
 
 
 def test_fractions_are_spread_evenly():
