@@ -21,15 +21,10 @@ class BranchStrength(Measuring):
     `branch_sites/NAME_07`. And for a strategy with a parameter `query`, a row a site, the L2 norm of its gradient
     before clipping: `branch/query_grad_norm` of the whole, `branch_sites/query_grad_norm_07` of a row.
 
-    Args:
-        every_n_steps: optimizer steps between two measurements.
-        micro_batches: micro-batches of such a step that are measured, at most, on each device.
+    Arguments are those of `Measuring`.
     """
 
     kind = StreamProbe
-
-    def __init__(self, every_n_steps: int = 100, micro_batches: int = 4):
-        super().__init__(every_n_steps, micro_batches)
 
     def measured(self, trainer: Trainer, pl_module: LightningModule, probe: StreamProbe) -> None:
         metrics = {}

@@ -12,6 +12,7 @@ from lightning_dar.diagnostics.probe import DEPTHS, RoutingProbe, depth_third
 from lightning_dar.diagnostics.stream import StreamProbe
 from lightning_dar.diagnostics.wrapper import Together, lays_open
 from lightning_dar.errors import UsageError
+from lightning_dar.training.loss import IGNORE_INDEX
 
 Probe = RoutingProbe | StreamProbe
 
@@ -33,11 +34,15 @@ class Measuring(Callback):
     However many such callbacks a step is due for, each micro-batch is run once more, without gradient, by the first
     of them; callbacks that ask for the same probe share it. Between measurements nothing is held, and the training
     forward never passes through a probe. All ranks measure alike: sharded weights are gathered in the forward.
+
+    Args:
+        every_n_steps: optimizer steps between two measurements.
+        micro_batches: micro-batches of such a step that are measured, at most, on each device.
     """
 
     kind: ClassVar[type[Probe]]
 
-    def __init__(self, every_n_steps: int, micro_batches: int):
+    def __init__(self, every_n_steps: int = 100, micro_batches: int = 4):
         for name, value in (("every_n_steps", every_n_steps), ("micro_batches", micro_batches)):
             if value < 1:
                 raise UsageError(f"{type(self).__name__}: {name}={value}; give 1 or more")
@@ -101,7 +106,9 @@ def new_probe(kind: type[Probe], pl_module: LightningModule) -> Probe:
 @torch.no_grad()
 def watch(trainer: Trainer, pl_module: LightningModule, probes: list[Probe], batch: dict[str, Tensor]) -> None:
     """Runs `batch` past the probes, in the trainer's precision; random state and buffers are as before, whatever a
-    plugin does in its forward."""
+    plugin does in its forward. Tokens without a target, such as the windows that pad a rank's share, are run with the
+    others, as the ranks must stay in step, and are not counted."""
+    counts = (batch["targets"] != IGNORE_INDEX).flatten()
     buffers = [(buffer, buffer.clone()) for buffer in pl_module.model.buffers()]
     devices = [pl_module.device] if pl_module.device.type == "cuda" else []
     with torch.random.fork_rng(devices), trainer.precision_plugin.forward_context():
@@ -109,7 +116,7 @@ def watch(trainer: Trainer, pl_module: LightningModule, probes: list[Probe], bat
             batch["input_ids"],
             batch.get("document_ids"),
             head=lambda hidden, weight: hidden,  # no logits: only the reads on the way are wanted
-            residual=Together(probes),
+            residual=Together(probes, tokens=None if counts.all() else counts.nonzero().flatten()),
         )
     for buffer, before in buffers:
         buffer.copy_(before)

@@ -4,7 +4,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from callbacks.measuring import Measuring
-from lightning_dar.diagnostics.probe import RoutingProbe, SiteRouting, depth_third
+from lightning_dar.diagnostics.probe import NEAR_UNIFORM, RoutingProbe, SiteRouting, depth_third
 from lightning_dar.errors import UsageError
 
 
@@ -31,7 +31,7 @@ class RoutingCollapse(Measuring):
         self,
         every_n_steps: int = 50,
         micro_batches: int = 4,
-        margin: float = 0.02,
+        margin: float = NEAR_UNIFORM,
         patience: int = 10,
         warmup_steps: int | None = None,
         stop: bool = False,

@@ -62,7 +62,7 @@ class RoutingSharpness(Measuring):
         sites = probe.sites
         if not sites:
             return
-        deep = mean_sharpness(sites, probe.num_sites, deepest=1 / 3)
+        deep = mean_sharpness(sites, probe.num_sites, third="deep")
         pl_module.log("val/sharpness", mean_sharpness(sites, probe.num_sites), sync_dist=True)  # equal on all ranks
         pl_module.log("val/sharpness_deep", deep, sync_dist=True)
         log_dir = trainer.log_dir  # asks all ranks

@@ -44,6 +44,7 @@ class RunSummary(Callback):
             ("sharpness, mean", "val/sharpness", "{:.3f}"),
             ("sharpness, deepest third", "val/sharpness_deep", "{:.3f}"),
             ("tokens per second", "throughput/tokens_per_second", "{:,.0f}"),
+            ("share of the GPU's peak", "throughput/mfu", "{:.1%}"),
         ):
             if key in metrics:
                 rows.append((name, form.format(metrics[key].item())))

@@ -12,17 +12,10 @@ class SourceRedundancy(Measuring):
 
     As `redundancy/cosine` (all sites with two sources or more), `redundancy/cosine_shallow`, `_middle` and `_deep`
     (thirds of the depth), and `redundancy_sites/cosine_07`. With `BranchStrength` at the same `every_n_steps` and
-    `micro_batches` it costs nothing more.
-
-    Args:
-        every_n_steps: optimizer steps between two measurements.
-        micro_batches: micro-batches of such a step that are measured, at most, on each device.
+    `micro_batches` it costs nothing more. Arguments are those of `Measuring`.
     """
 
     kind = StreamProbe
-
-    def __init__(self, every_n_steps: int = 100, micro_batches: int = 4):
-        super().__init__(every_n_steps, micro_batches)
 
     def measured(self, trainer: Trainer, pl_module: LightningModule, probe: StreamProbe) -> None:
         found = {site: stream.redundancy for site, stream in probe.sites.items()}

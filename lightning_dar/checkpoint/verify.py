@@ -115,7 +115,8 @@ class _ReadSites(Watched):
 
 
 def _calibration_windows(tokenizer_json: str, text: Sequence[str]) -> Tensor:
-    from lightning_dar.data.sources import find_files, read_pieces
+    from lightning_dar.data.pieces import read_pieces
+    from lightning_dar.data.sources import find_files
     from lightning_dar.data.tokenizer import Tokenizer
 
     tokenizer, ids, wanted = Tokenizer(tokenizer_json), [], CALIBRATION_WINDOWS * (CALIBRATION_TOKENS + 1)

@@ -43,10 +43,25 @@ def make_parser() -> PlainParser:
         help="Files, folders or globs of text that no checkpoint was trained on; default: the windows that validate "
         "takes for the first checkpoint.",
     )
+    parser.add_argument(
+        "--data.source",
+        type=str | list[str] | None,
+        default=None,
+        help="In place of --text: the windows that validate takes for this source, such as the validation part of "
+        "token shards, or of text, which is prepared by the checkpoints' tokenizer.",
+    )
+    parser.add_argument(
+        "--data.dir",
+        type=str | None,
+        default=None,
+        help="Folder for the shards that the source is prepared into, as validate has it.",
+    )
     parser.add_argument("--text_field", type=str, default="text", help="Of .jsonl, .jsonl.gz and .parquet.")
     parser.add_argument("--output", type=str, required=True, help="Folder to write.")
     parser.add_argument(
-        "--quick", action="store_true", help=f"Read {QUICK_TOKENS} tokens: enough for a look, with wider intervals."
+        "--quick",
+        action="store_true",
+        help=f"Read {QUICK_TOKENS} tokens, or as many windows as intervals need: enough for a look.",
     )
     parser.add_argument(
         "--max_tokens",
@@ -79,8 +94,8 @@ def run(args: list[str]) -> None:
     device = find_device(options.device)
     limits = _limits(options, checkpoints[0])
     held_out = _held_out(options, checkpoints, **limits)
-    report = _report(options, checkpoints, held_out, device, limits)
-    with new_folder(output, OUTPUT_BYTES) as folder:
+    with new_folder(output, OUTPUT_BYTES) as folder:  # a disk that cannot be written is found before the work
+        report = _report(options, checkpoints, held_out, device, limits)
         _write(folder, report)
     print("\n".join(_summary(report, output)))
 
@@ -93,13 +108,18 @@ def _check(options: Namespace) -> None:
     for number, path in enumerate(options.ckpt_path):
         if Path(path).resolve() in (Path(other).resolve() for other in options.ckpt_path[:number]):
             raise UsageError(f"--ckpt_path {path}: given twice")
+    asked = [f"--data.{name}" for name in ("source", "dir") if options.data[name] is not None]
+    if asked and options.text is not None:
+        raise UsageError(f"--text and {asked[0]}: two texts to read; give one of them")
 
 
 def _limits(options: Namespace, first: "Checkpoint") -> dict[str, int]:
-    """Tokens a window, and in all: at least one window, unless the user wants fewer."""
+    """Tokens a window, and in all: windows enough for intervals, unless the user wants fewer."""
+    from lightning_dar.diagnostics.bootstrap import MIN_UNITS
+
     seq_len = options.seq_len or first.seq_len or DEFAULT_SEQ_LEN
     usual = QUICK_TOKENS if options.quick else MAX_TOKENS
-    return {"seq_len": seq_len, "max_tokens": options.max_tokens or max(usual, seq_len)}
+    return {"seq_len": seq_len, "max_tokens": options.max_tokens or max(usual, MIN_UNITS * seq_len)}
 
 
 def _held_out(options: Namespace, checkpoints: Sequence["Checkpoint"], **limits: int) -> "HeldOut":
@@ -108,7 +128,8 @@ def _held_out(options: Namespace, checkpoints: Sequence["Checkpoint"], **limits:
 
     tokenizer = check_same_text(checkpoints)
     if options.text is None:
-        return validation_windows(checkpoints[0], tokenizer, **limits)
+        source, folder = options.data.source, options.data.dir
+        return validation_windows(checkpoints[0], tokenizer, source=source, folder=folder, **limits)
     return text_windows(options.text, options.text_field, tokenizer, checkpoints[0], **limits)
 
 
@@ -120,7 +141,7 @@ def _report(
     from lightning_dar.inspection.subject import names_of
     from lightning_dar.inspection.words import lead_of
 
-    settings = {"quick": options.quick, "text": options.text, **limits}
+    settings = {"quick": options.quick, "text": options.text, "data": vars(options.data), **limits}
     report = make_report(checkpoints, names_of(options.ckpt_path), held_out, device, settings)
     return {"lead": lead_of(report), **report}
 
@@ -151,9 +172,9 @@ def _summary(report: dict[str, Any], output: Path) -> Iterator[str]:
         elif found["causal"] is None:
             yield f"{found['name']}: its reads cannot be changed: query, key and value are read separately"
         else:
-            named = found["causal"]["rank_correlation"].items()
-            values = ", ".join(f"{name.replace('_', ' ')} {_number(value, '.2f')}" for name, value in named)
-            yield f"{found['name']}: rank correlation of mass and importance: {values}"
+            kinds = found["causal"]["rank_correlation"]["within_sites"].items()
+            values = ", ".join(f"{kind} {_with_interval(within, 'value', '.2f')}" for kind, within in kinds)
+            yield f"{found['name']}: rank correlation of mass and importance within sites: {values}"
     yield f"report  {output / 'report.html'}"
 
 
@@ -165,9 +186,16 @@ def _row(found: dict[str, Any]) -> list[str]:
     row += [_number(value, ".3f") for value in (means["sharpness"], deep["sharpness"], deep["uniform_sharpness"])]
     if found["causal"] is None:
         return row + ["-"] * (len(HEAD) - len(row))
-    uniform = found["causal"]["selection"]["uniform"]
-    cost = f"{uniform['difference']:+.4f} ({uniform['low']:+.4f} to {uniform['high']:+.4f})"
-    return [*row, cost, _number(found["causal"]["rank_correlation"]["sites_renormalised"], ".2f")]
+    within = found["causal"]["rank_correlation"]["within_sites"]["renormalised"]
+    cost = _with_interval(found["causal"]["selection"]["uniform"], "difference", "+.4f")
+    return [*row, cost, _number(within["value"], ".2f")]
+
+
+def _with_interval(found: dict[str, Any], key: str, form: str) -> str:
+    """`-` for what is not known."""
+    if found["low"] is None:
+        return f"{_number(found[key], form)} (-)"
+    return f"{found[key]:{form}} ({found['low']:{form}} to {found['high']:{form}})"
 
 
 def _number(value: float | None, form: str) -> str:

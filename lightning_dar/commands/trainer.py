@@ -19,6 +19,7 @@ from lightning_dar.commands import PLAIN, plain_command
 from lightning_dar.commands.parser import OneLine, add_plugins, use_plugins
 from lightning_dar.commands.table import table
 from lightning_dar.data import TextData
+from lightning_dar.data.units import parse_part
 from lightning_dar.errors import UsageError
 from lightning_dar.residual import ResidualConfig
 from lightning_dar.residual.build import checked_options
@@ -51,13 +52,33 @@ VALIDATE_TRAINER = {
 class RoutedTrainer(Trainer):
     """Lightning's trainer, and the one verb that the data adds to it."""
 
-    def prepare(self, model: None, datamodule: LightningDataModule) -> None:
-        """Prepares the data that a config names: text to token shards. `fit` does it too, where it is missing."""
-        datamodule.prepare_data()
-        manifest = datamodule.manifest
-        if manifest is not None:
-            counts = ", ".join(f"{manifest[split]['tokens']:,} {split} tokens" for split in ("train", "val"))
-            print(f"{datamodule.folder}: {counts}, {manifest['vocab_size']:,} ids")
+    def prepare(
+        self, model: None, datamodule: LightningDataModule, shard: str | None = None, merge: int | None = None
+    ) -> None:
+        """Prepares the data that a config names: text to token shards. `fit` does it too, where it is missing.
+
+        Args:
+            shard: `i/n`: only the i-th of n parts, which may be prepared at the same time, on any machines that share
+                the folder; then merge them.
+            merge: n: merges the n parts that were prepared by --shard.
+        """
+        if shard is not None and merge is not None:
+            raise UsageError("--shard and --merge: one after the other, the merge when all parts are there")
+        if shard is not None:
+            part = parse_part(shard)
+            print(f"{datamodule.folder}, part {shard}: {_counts(datamodule.prepare_part(part))}")
+            return
+        if merge is None:
+            datamodule.prepare_data()
+        else:
+            datamodule.merge_parts(merge)
+        if datamodule.manifest is not None:
+            print(f"{datamodule.folder}: {_counts(datamodule.manifest)}")
+
+
+def _counts(manifest: dict[str, Any]) -> str:
+    tokens = ", ".join(f"{manifest[split]['tokens']:,} {split} tokens" for split in ("train", "val"))
+    return f"{tokens}, {manifest['vocab_size']:,} ids"
 
 
 class SaveConfig(SaveConfigCallback):
@@ -185,7 +206,7 @@ class RoutedCLI(LightningCLI):
         data, saved = self.config[self.config.subcommand].data, settings_of(checkpoint, resume=False)["data"]
         if data.source == saved.get("source") and not self.config[self.config.subcommand].domains:
             return {}
-        forced: dict[str, Any] = {"dir": None} if data.dir == saved.get("dir") else {}
+        forced: dict[str, Any] = {key: None for key in ("dir", "mix") if data[key] == saved.get(key)}
         if data.tokenizer in (saved.get("tokenizer"), DEFAULT_TOKENIZER):
             forced["tokenizer"] = own_tokenizer(checkpoint) or data.tokenizer
         return forced
@@ -226,7 +247,7 @@ class RoutedCLI(LightningCLI):
             return
         rows = []
         for name, source in domains.items():
-            data = TextData(**{**self._get(self.config, "data"), "source": source, "dir": None})
+            data = TextData(**{**self._get(self.config, "data"), "source": source, "dir": None, "mix": None})
             (metrics,) = self.trainer.validate(model, datamodule=data, **{**options, "verbose": False})
             rows.append([name, *(f"{metrics.get(f'val/{metric}', math.nan):.6g}" for metric in DOMAIN_METRICS)])
         print(table(["domain", *(metric.replace("_", " ") for metric in DOMAIN_METRICS)], rows))

@@ -2,8 +2,9 @@
 
 DIR/manifest.json     source fingerprint, tokenizer hash, counts, split rule, size of every shard
 DIR/tokenizer.json
-DIR/train/            litdata shards of token ids (TokensLoader): index.json, chunk-*.bin
+DIR/train/            litdata shards of token ids (TokensLoader): index.json, chunk-<unit>-<number>.bin
 DIR/val/
+DIR/parts/i-of-n/     until they are merged: such a folder each, with what its units are in the manifest
 """
 
 import hashlib
@@ -19,6 +20,7 @@ from lightning_dar.errors import DataError
 FORMAT = 1
 HASHED_BYTES = 2**29  # the content of shards is checked at every start up to this size of a split, above it their sizes
 SPLITS = ("train", "val")
+PARTS = "parts"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,11 @@ def open_folder(directory: Path) -> dict[str, Any]:
     """The manifest of any prepared folder, its shards checked. Raises DataError, naming the file."""
     path = directory / "manifest.json"
     if not path.is_file():
+        if (directory / PARTS).is_dir():
+            raise DataError(
+                f"data.dir: {directory} holds parts that are not merged yet; "
+                "do it by `prepare --merge n`, the number of parts, when all are there"
+            )
         raise DataError(
             f"data.dir: {directory} is not empty and has no manifest.json, so it was not prepared here; "
             "choose another data.dir, or remove the folder"
@@ -59,7 +66,7 @@ def open_folder(directory: Path) -> dict[str, Any]:
     if manifest.get("format") != FORMAT:
         raise DataError(f"{path}: format {manifest.get('format')}, this version reads format {FORMAT}")
     for split in SPLITS:
-        _check_shards(directory / split, manifest[split]["chunks"])
+        _check_shards(directory / split, manifest[split])
     return manifest
 
 
@@ -91,13 +98,16 @@ def describe_shard(path: Path) -> dict[str, Any]:
         return {"bytes": path.stat().st_size, "blake2b": hashlib.file_digest(shard, hashlib.blake2b).hexdigest()}
 
 
-def _check_shards(folder: Path, expected: dict[str, dict[str, Any]]) -> None:
+def _check_shards(folder: Path, expected: dict[str, Any]) -> None:
+    shards: dict[str, dict[str, Any]] = expected["chunks"]
     chunks = read_json(folder / "index.json").get("chunks")
-    if not isinstance(chunks, list) or {chunk.get("filename") for chunk in chunks} != set(expected):
+    if not isinstance(chunks, list) or {chunk.get("filename") for chunk in chunks} != set(shards):
         raise DataError(f"{folder / 'index.json'}: damaged, its chunks are not those of manifest.json")
+    if (tokens := sum(chunk["dim"] for chunk in chunks)) != expected["tokens"]:
+        raise DataError(f"{folder / 'index.json'}: {tokens} tokens, manifest.json has {expected['tokens']}")
     remedy = "remove the folder to prepare it anew"
-    hashed = sum(shard["bytes"] for shard in expected.values()) <= HASHED_BYTES
-    for name, shard in expected.items():
+    hashed = sum(shard["bytes"] for shard in shards.values()) <= HASHED_BYTES
+    for name, shard in shards.items():
         path = folder / name
         if not path.is_file():
             raise DataError(f"{path}: shard missing; {remedy}")

@@ -9,12 +9,15 @@ import lightning as L
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from lightning_dar.data.manifest import SPLITS, Request, open_folder, open_prepared, read_tokenizer
+from lightning_dar.data.manifest import Request, open_prepared
+from lightning_dar.data.merge import merge
+from lightning_dar.data.mix import Mix, MixedWindows, check_mix
+from lightning_dar.data.opened import TokenFolder
 from lightning_dar.data.options import check_options, default_dir, existing_shards
 from lightning_dar.data.prepare import prepare
-from lightning_dar.data.samplers import TrainSampler, ValidationSampler
-from lightning_dar.data.tokenizer import Tokenizer, bpe_size, load_tokenizer
-from lightning_dar.data.windows import Windows, collate, is_url
+from lightning_dar.data.tokenizer import Tokenizer
+from lightning_dar.data.units import Part
+from lightning_dar.data.windows import Windows, collate
 from lightning_dar.errors import DataError, UsageError
 
 
@@ -30,9 +33,10 @@ class TextData(L.LightningDataModule):
 
     Args:
         source: What to train on: `stdlib` (the sources of the running Python's own library, about 12 MB), or
-            files, folders and globs of .txt .md .py .jsonl .jsonl.gz .parquet, one or a list; or token shards
+            files, folders and globs of .txt .md .py .jsonl .parquet, of .txt and .jsonl also with .gz or .zst,
+            one or a list, on disk or behind URLs such as hf://datasets/... and s3://.../*.parquet; or token shards
             that exist: a folder prepared earlier, or a litdata folder or URL with train/ and val/ inside.
-        text_field: Field or column that holds the text in .jsonl, .jsonl.gz and .parquet.
+        text_field: Field or column that holds the text in .jsonl and .parquet.
         tokenizer: `bytes`, `bpe:N` (N tokens, learnt from the training text), or the path of a
             tokenizer.json. A folder prepared earlier brings its own; for other shards give the path of the
             one that made them.
@@ -46,6 +50,10 @@ class TextData(L.LightningDataModule):
         document_mask: Adds `document_ids` to the batches, for attention that stays inside a document.
         val_windows: Validate on this many windows, evenly spread and always the same; by default on all.
         seed: Order of the training windows.
+        mix: Train on several prepared folders in place of `source`: {web: {source: data/web, weight: 0.7},
+            code: {source: data/code, weight: 0.3}}. Their tokenizers must be the same one. Weights are shares of the
+            windows trained on, and a pass has as many windows as the sets together; validation takes windows by the
+            same shares, as many as the sets allow.
 
     Raises:
         UsageError: an option, or a combination of options, that cannot work.
@@ -66,64 +74,86 @@ class TextData(L.LightningDataModule):
         document_mask: bool = False,
         val_windows: int | None = None,
         seed: int = 0,
+        mix: dict[str, dict[str, str | float]] | None = None,
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
         check_options(self.hparams)
         sources = (source,) if isinstance(source, str) else tuple(source)
         self._request = Request(source=sources, text_field=text_field, tokenizer=tokenizer, val_fraction=val_fraction)
-        self._shards = existing_shards(sources)
+        if mix is not None:
+            check_mix(mix)
+        self._shards = existing_shards(sources) if mix is None else None
         if self._shards and dir is not None:
             raise UsageError(f"data.dir: {dir!r}; leave it unset, {self._shards} holds token shards already")
         self._dir = Path(dir or default_dir(sources, tokenizer))
-        self._windows: dict[str, Windows] = {}
+        self._tokens: TokenFolder | Mix | None = None
+        self._windows: dict[str, Windows | MixedWindows] = {}
         self._checked: dict[str, Any] | None = None  # the manifest, where this process has prepared or checked it
         self._resumed_windows = self._resumed_batches = 0
         self.id_limit: int | None = None
 
     def prepare_data(self) -> None:
         """Prepares the shards, unless they exist. Raises DataError as `prepare` does."""
-        if not self._shards:
-            workers = self.hparams.prepare_workers or os.cpu_count() or 1
-            self._checked = prepare(self._request, self._dir, workers)
+        if self._is_text:
+            self._checked = prepare(self._request, self._dir, self._prepare_workers)
+
+    def prepare_part(self, part: Part) -> dict[str, Any]:
+        """Prepares one part below `dir`; returns its manifest. Raises as `prepare` does."""
+        self._check_is_text("--shard")
+        return prepare(self._request, self._dir, self._prepare_workers, part)
+
+    def merge_parts(self, count: int) -> None:
+        """Merges the `count` parts that were prepared. Raises as `merge` does."""
+        self._check_is_text("--merge")
+        self._checked = merge(self._request, self._dir, count)
+
+    @property
+    def _is_text(self) -> bool:
+        return not self._shards and self.hparams.mix is None
+
+    def _check_is_text(self, option: str) -> None:
+        if not self._is_text:
+            raise UsageError(f"{option}: {self._shards or 'data.mix'} holds token shards already")
+
+    @property
+    def _prepare_workers(self) -> int:
+        return self.hparams.prepare_workers or os.cpu_count() or 1
 
     def setup(self, stage: str | None = None) -> None:
         """Opens the shards, once. Raises DataError where they do not fit the options or are damaged."""
         if self._windows:
             return
-        folder = self.folder
-        self._manifest, self._tokenizer = self._describe(folder)
-        if self._tokenizer is not None:
-            self.id_limit = self._tokenizer.vocab_size
+        self._tokens = self._open()
+        if self._tokens.tokenizer is not None:
+            self.id_limit = self._tokens.tokenizer.vocab_size
         elif self.hparams.document_mask:
-            raise UsageError(f"data.document_mask: needs data.tokenizer, the tokenizer.json that made {folder}")
-        self._windows = {split: Windows(f"{folder}/{split}", self.hparams.seq_len) for split in SPLITS}
+            raise UsageError(f"data.document_mask: needs data.tokenizer, the tokenizer.json that made {self.folder}")
+        self._windows = self._tokens.windows
 
-    def _describe(self, folder: str) -> tuple[dict[str, Any] | None, Tokenizer | None]:
-        if not self._shards:
-            manifest = self._checked or open_prepared(Path(folder), self._request)
-        elif not is_url(folder) and Path(folder, "manifest.json").exists():
-            manifest = open_folder(Path(folder))
-        else:
-            spec = self._request.tokenizer
-            return None, None if spec == "bytes" or bpe_size(spec) is not None else load_tokenizer(spec)
-        return manifest, read_tokenizer(Path(folder), manifest)
+    def _open(self) -> TokenFolder | Mix:
+        if self.hparams.mix is not None:
+            return Mix(self.hparams.mix, self.hparams.seq_len)
+        if self._shards:
+            return TokenFolder(self._shards, self.hparams.seq_len, tokenizer=self._request.tokenizer)
+        checked = self._checked or open_prepared(self._dir, self._request)
+        return TokenFolder(str(self._dir), self.hparams.seq_len, checked=checked)
 
     @property
     def folder(self) -> str:
         """Where the shards are: a folder, or a URL."""
-        return self._shards or str(self._dir)
+        return self._tokens.folder if self._tokens else self._shards or str(self._dir)
 
     @property
     def manifest(self) -> dict[str, Any] | None:
-        """What the prepared folder says about itself; None for shards prepared elsewhere."""
+        """What the prepared folder says about itself; None for shards prepared elsewhere, and for a mix."""
         self.setup()
-        return self._manifest
+        return self._tokens.manifest
 
     @property
     def tokenizer(self) -> Tokenizer | None:
         self.setup()
-        return self._tokenizer
+        return self._tokens.tokenizer
 
     @property
     def vocab_size(self) -> int | None:
@@ -132,16 +162,13 @@ class TextData(L.LightningDataModule):
     @property
     def bytes_per_token(self) -> float | None:
         """UTF-8 bytes of text per token of the validation split, None where unknown."""
-        return self.manifest["val"]["text_bytes"] / self.manifest["val"]["tokens"] if self.manifest else None
+        self.setup()
+        return self._tokens.bytes_per_token(self.hparams.val_windows)
 
     def train_dataloader(self) -> DataLoader:
         """Raises DataError where the training split has less than one batch for all devices."""
-        sampler = TrainSampler(
-            len(self._windows["train"]),
-            self.hparams.batch_size,
-            seed=self.hparams.seed,
-            consumed=self._windows_consumed,
-            **self._replicas(),
+        sampler = self._tokens.train_sampler(
+            self.hparams.batch_size, seed=self.hparams.seed, consumed=self._windows_consumed, **self._replicas()
         )
         if sampler.pass_windows == 0:
             raise DataError(
@@ -152,9 +179,8 @@ class TextData(L.LightningDataModule):
         return _ResumableLoader(self._windows["train"], sampler=sampler, drop_last=True, **self._loader_options())
 
     def val_dataloader(self) -> DataLoader:
-        windows = self._windows["val"]
-        sampler = ValidationSampler(len(windows), self.hparams.val_windows, **self._replicas())
-        return DataLoader(windows, sampler=sampler, **self._loader_options())
+        sampler = self._tokens.val_sampler(self.hparams.val_windows, **self._replicas())
+        return DataLoader(self._windows["val"], sampler=sampler, **self._loader_options())
 
     def on_before_batch_transfer(self, batch: dict[str, Tensor], dataloader_idx: int) -> dict[str, Tensor]:
         """Raises DataError for an id that the vocabulary does not have."""
@@ -163,12 +189,12 @@ class TextData(L.LightningDataModule):
             raise DataError(f"data.source: the shards hold id {largest}, the vocabulary ends at {self.id_limit - 1}")
         return batch
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         """How far training is: pass over the data, windows of that pass trained on (all devices together)."""
         epoch, seen = divmod(self._windows_consumed(), self._pass_windows() or 1)
         return {"epoch": epoch, "windows_seen": seen, "batches": self._batches_trained(), **self._order_key()}
 
-    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continues where `state_dict` was taken; with another global batch size, at its next whole batch.
 
         Raises:
@@ -176,10 +202,11 @@ class TextData(L.LightningDataModule):
         """
         if not self.trainer or self.trainer.state.fn != "fit":
             return
+        now = self._order_key()
         changed = [
-            f"{name} was {state_dict[name]}, is {now}"
-            for name, now in self._order_key().items()
-            if state_dict[name] != now
+            f"{name} was {state_dict.get(name)}, is {now.get(name)}"
+            for name in ("windows_total", "seq_len", "seed", "mix")
+            if state_dict.get(name) != now.get(name)
         ]
         if changed:
             raise DataError(f"data: cannot resume on other windows than those trained on so far ({'; '.join(changed)})")
@@ -187,11 +214,12 @@ class TextData(L.LightningDataModule):
         self._resumed_windows = state_dict["epoch"] * self._pass_windows() + seen
         self._resumed_batches = state_dict["batches"]
 
-    def _order_key(self) -> dict[str, int]:
+    def _order_key(self) -> dict[str, Any]:
         return {
             "windows_total": len(self._windows["train"]),
             "seq_len": self.hparams.seq_len,
             "seed": self.hparams.seed,
+            **self._tokens.order_key(),
         }
 
     def _windows_consumed(self) -> int:
@@ -215,7 +243,7 @@ class TextData(L.LightningDataModule):
         return kwargs or {"num_replicas": 1, "rank": 0}
 
     def _loader_options(self) -> dict[str, Any]:
-        end_id = self._tokenizer.end_id if self.hparams.document_mask else None
+        end_id = self._tokens.tokenizer.end_id if self.hparams.document_mask else None
         return {
             "batch_size": self.hparams.batch_size,
             "num_workers": self.hparams.num_workers,

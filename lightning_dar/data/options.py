@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lightning_dar.data.sources import is_text_url
 from lightning_dar.data.tokenizer import check_spec
 from lightning_dar.data.windows import is_url
 from lightning_dar.errors import UsageError
@@ -34,6 +35,8 @@ def existing_shards(sources: Sequence[str]) -> str | None:
         UsageError: shards beside another source, or a single split where train/ and val/ are needed.
     """
     for source in sources:
+        if is_text_url(source):
+            continue
         one_split = Path(source, "index.json").exists() and any(Path(source).glob("chunk-*.bin"))
         if is_url(source) or one_split or Path(source, "train/index.json").exists():
             if len(sources) > 1:

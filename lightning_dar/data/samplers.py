@@ -1,10 +1,10 @@
 """Which windows a rank sees, in which order.
 
-Both samplers derive from DistributedSampler only so that Lightning leaves them in place when it runs on
+The samplers derive from DistributedSampler only so that Lightning leaves them in place when it runs on
 several devices. They ignore `set_epoch`: see `TrainSampler`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, count, islice
 
 import numpy as np
@@ -55,19 +55,34 @@ class TrainSampler(DistributedSampler):
 
     def _share(self, number: int, position: int = 0) -> Iterator[int]:
         """This rank's windows of pass `number`, from `position` (a multiple of the global batch) on."""
-        start = 0  # of the pool, among the windows of the pass
-        for pool in self._permutation(number, size=-(-self.num_windows // POOL)):
-            size = min(POOL, self.num_windows - pool * POOL)
-            begin, end = max(position - start, 0), min(size, self.pass_windows - start)
-            if begin < end:
-                order = pool * POOL + self._permutation(number, pool, size=size)
-                begin += (self.rank - (start + begin)) % self.num_replicas
-                yield from order[begin : end : self.num_replicas].tolist()
-            start += size
+        for windows in self._ordered(number, position):
+            yield from windows[(self.rank - position) % self.num_replicas :: self.num_replicas].tolist()
+            position += len(windows)
 
-    def _permutation(self, *key: int, size: int) -> np.ndarray:
-        # RandomState and not Generator: its stream is frozen, so a resume survives an upgrade of numpy.
-        return np.random.RandomState([self.seed, *key]).permutation(size)
+    def _ordered(self, number: int, position: int) -> Iterator[np.ndarray]:
+        """The windows of pass `number` for all ranks, from `position` to `pass_windows`, some at a time."""
+        return shuffled(self.num_windows, (self.seed, number), position, self.pass_windows)
+
+
+def shuffled(num_windows: int, key: Sequence[int], position: int, end: int) -> Iterator[np.ndarray]:
+    """The windows at [position, end) in the order of one pass, which `key` determines, some at a time."""
+    start = 0  # of the pool, among the windows of the pass
+    for pool in _permutation(key, size=-(-num_windows // POOL)):
+        size = min(POOL, num_windows - pool * POOL)
+        first, last = max(position - start, 0), min(size, end - start)
+        if first < last:
+            yield pool * POOL + _permutation((*key, pool), size)[first:last]
+        start += size
+
+
+def spread(num_windows: int, count: int) -> list[int]:
+    """`count` of the windows, evenly spread, ascending."""
+    return [index * num_windows // count for index in range(count)]
+
+
+def _permutation(key: Sequence[int], size: int) -> np.ndarray:
+    # RandomState and not Generator: its stream is frozen, so a resume survives an upgrade of numpy.
+    return np.random.RandomState(key).permutation(size)
 
 
 class ValidationSampler(DistributedSampler):
@@ -78,10 +93,12 @@ class ValidationSampler(DistributedSampler):
 
     def __init__(self, num_windows: int, limit: int | None, *, num_replicas: int = 1, rank: int = 0) -> None:
         super().__init__(range(num_windows), num_replicas=num_replicas, rank=rank, shuffle=False)
-        chosen = min(num_windows, limit or num_windows)
-        windows = [index * num_windows // chosen for index in range(chosen)]
-        windows += [PADDING] * (-chosen % num_replicas)
+        windows = self._chosen(num_windows, limit)
+        windows += [PADDING] * (-len(windows) % num_replicas)
         self.share = windows[rank::num_replicas]
+
+    def _chosen(self, num_windows: int, limit: int | None) -> list[int]:
+        return spread(num_windows, min(num_windows, limit or num_windows))
 
     def __len__(self) -> int:
         return len(self.share)

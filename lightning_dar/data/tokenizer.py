@@ -59,7 +59,7 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         if self._backend is None:
             return [list(text.encode()) for text in texts]
-        return [row.ids for row in self._backend.encode_batch(list(texts), add_special_tokens=False)]
+        return [row.ids for row in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def encode_prompt(self, text: str) -> list[int]:
         """As the model's own tools encode a prompt: special tokens are recognised, and added where its template has

@@ -21,7 +21,10 @@ PADDING = -1  # index of the window that pads a rank's share
 def is_url(source: str) -> bool:
     """Raises UsageError for a URL that litdata cannot stream token shards from."""
     if "://" in source and not source.startswith(URL_SCHEMES):
-        raise UsageError(f"data.source: {source}: token shards are read from {' '.join(URL_SCHEMES)} or a folder")
+        raise UsageError(
+            f"data.source: {source}: token shards are read from {' '.join(URL_SCHEMES)} or a folder; a URL of text "
+            "ends in .parquet, .jsonl.zst and the like, is a glob, or begins with hf://"
+        )
     return source.startswith(URL_SCHEMES)
 
 

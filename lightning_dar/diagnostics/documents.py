@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from lightning_dar.diagnostics.bootstrap import MIN_UNITS
+
 
 def target_documents(windows: Tensor, end_id: int, ends_before: Tensor) -> Tensor:
     """The document of each target, numbered 0, 1, ... in the order of the text.
@@ -29,7 +31,9 @@ def consecutive_ends(windows: Tensor, end_id: int) -> Tensor:
 
 
 def units(documents: Tensor) -> tuple[Tensor, str]:
-    """What the bootstrap draws, int64 [N, T], and its name: documents, or windows where the text is one document."""
-    if documents.max() > 0:
+    """What the bootstrap draws, int64 [N, T], and its name: documents; windows where those are more and documents are
+    too few for an interval."""
+    count = int(documents.max()) + 1
+    if count >= min(MIN_UNITS, len(documents)):
         return documents, "document"
     return torch.arange(len(documents))[:, None].expand_as(documents), "window"

@@ -4,7 +4,7 @@
     model(input_ids, residual=ChangedReads(model.residual, num_sites, changes, site=7))   # hidden states [2 * B, T, D]
 
 A change maps the weights of a read to those to read with. Whatever it is compared with goes through the same
-arithmetic, as `unchanged`: a change that changes nothing makes no difference.
+arithmetic, as `unchanged`: a change that changes nothing makes a difference of rounding only.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -87,7 +87,8 @@ class ChangedReads:
     they are; the final read of a strategy that has one counts as site `num_sites`.
 
     Args:
-        residual: the strategy; one with `attention_inputs` 1.
+        residual: the strategy. Query, key and value inputs pass through; a site that reads them apart must not route,
+            as one changed read cannot stand for three.
         num_sites: sublayers of the network.
         changes: what is done to each copy.
         site: the one site where it is done; default: all.

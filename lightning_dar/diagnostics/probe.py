@@ -14,12 +14,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_dar.diagnostics.sums import SiteSums, in_double
+from lightning_dar.diagnostics.sums import SiteSums, counted, in_double
 from lightning_dar.diagnostics.wrapper import Watched
 from lightning_dar.residual.base import DepthRouting, Residual
 
 STATISTICS = ("sharpness", "entropy", "effective_sources", "share_embedding", "share_newest", "share_older")
 DEPTHS = ("shallow", "middle", "deep")
+NEAR_UNIFORM = 0.02  # sharpness above 1/n, in the deepest third, up to which routing counts as collapsed
 
 
 @dataclass(kw_only=True)
@@ -89,14 +90,14 @@ class RoutingProbe(Watched):
     @property
     def sites(self) -> dict[int, SiteRouting]:
         """What was measured, by site."""
-        return {site: _site_routing(sums) for site, sums in self._sums.items()}
+        return {site: _site_routing(sums) for site, sums in self._sums.items() if sums[0] > 0}
 
     def reduce(self, sum_over_ranks: Callable[[Tensor], Tensor]) -> None:
         """Adds up the ranks, see `SiteSums`."""
         self._sums.reduce(sum_over_ranks)
 
-    def seen(self, site: int, routing: DepthRouting) -> None:
-        weights = in_double(routing.weights.flatten(0, -2))
+    def seen(self, site: int, routing: DepthRouting, tokens: Tensor | None = None) -> None:
+        weights = in_double(counted(routing.weights.flatten(0, -2), tokens))
         if weights.shape[-1] < 2:
             return
         largest, entropy = weights.amax(-1, keepdim=True), torch.special.entr(weights).sum(-1)
@@ -104,7 +105,7 @@ class RoutingProbe(Watched):
         shares = (at_largest / at_largest.sum(-1, keepdim=True, dtype=weights.dtype)).sum(0)  # [n], of all tokens
         last = weights.shape[-1] - 1
         nothing = shares.new_zeros(())
-        counted = [
+        statistics = [
             nothing + len(weights),
             largest.sum(),
             entropy.sum(),
@@ -112,7 +113,7 @@ class RoutingProbe(Watched):
             nothing if routing.embedding is None else shares[routing.embedding],
             nothing if routing.embedding == last else shares[last],
         ]
-        self._sums.add(site, torch.cat([torch.stack(counted), weights.sum(0)]))
+        self._sums.add(site, torch.cat([torch.stack(statistics), weights.sum(0)]))
 
 
 def _site_routing(sums: Tensor) -> SiteRouting:
@@ -133,8 +134,7 @@ def depth_third(site: int, num_sites: int) -> str:
     return DEPTHS[min(3 * site // num_sites, 2)]
 
 
-def mean_sharpness(sites: dict[int, SiteRouting], num_sites: int, deepest: float = 1.0) -> float | None:
-    """Sharpness averaged over the deepest share of the sites (1/3: the deepest third); None if none is routed."""
-    first = num_sites - num_sites * deepest
-    values = [routing.sharpness for site, routing in sites.items() if site >= first]
+def mean_sharpness(sites: dict[int, SiteRouting], num_sites: int, third: str | None = None) -> float | None:
+    """Sharpness averaged over the sites, of one of `DEPTHS` or all; None if none of them is routed."""
+    values = [routing.sharpness for site, routing in sites.items() if third in (None, depth_third(site, num_sites))]
     return sum(values) / len(values) if values else None

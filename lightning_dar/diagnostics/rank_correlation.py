@@ -12,13 +12,20 @@ def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
     """
     if len(x) != len(y):
         raise ValueError(f"{len(x)} values against {len(y)}: pairs are needed")
-    ranks = [_ranks(np.asarray(values, dtype=np.float64)) for values in (x, y)]
-    if len(x) < 3 or any(np.ptp(rank) == 0 for rank in ranks):
+    if len(x) < 3:
         return None
-    return float(np.corrcoef(*ranks)[0, 1])
+    (value,) = spearman_of_columns(np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)[:, None])
+    return None if np.isnan(value) else float(value)
+
+
+def spearman_of_columns(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Of `x` [n] with each column of `y` [n, K]: [K], NaN where one of the two is constant."""
+    a, b = (ranks - ranks.mean(0) for ranks in (_ranks(x[:, None]), _ranks(y)))
+    scale = np.sqrt((a**2).sum(0) * (b**2).sum(0))
+    return np.divide((a * b).sum(0), scale, out=np.full(y.shape[1], np.nan), where=scale > 0)
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(sizes)
-    return (last - (sizes - 1) / 2)[group]
+    """[n, K], of each column: how many are smaller, and the middle of those that are equal."""
+    smaller, equal = (np.stack([compare(values, row).sum(0) for row in values]) for compare in (np.less, np.equal))
+    return smaller + (equal + 1) / 2

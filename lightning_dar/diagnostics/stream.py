@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_dar.diagnostics.sums import SiteSums, in_double
+from lightning_dar.diagnostics.sums import SiteSums, counted, in_double
 from lightning_dar.diagnostics.wrapper import Watched
 from lightning_dar.residual.base import DepthRouting, Residual
 
@@ -51,13 +51,15 @@ class StreamProbe(Watched):
     @property
     def sites(self) -> dict[int, SiteStream]:
         """What was measured, by site."""
-        return {site: _site_stream(sums.tolist(), *self._reads[site]) for site, sums in self._sums.items()}
+        return {
+            site: _site_stream(sums.tolist(), *self._reads[site]) for site, sums in self._sums.items() if sums[0] > 0
+        }
 
     def reduce(self, sum_over_ranks: Callable[[Tensor], Tensor]) -> None:
         """Adds up the ranks, see `SiteSums`."""
         self._sums.reduce(sum_over_ranks)
 
-    def seen(self, site: int, routing: DepthRouting) -> None:
+    def seen(self, site: int, routing: DepthRouting, tokens: Tensor | None = None) -> None:
         dtype, count = routing.weights.dtype, len(routing.sources)
         branch = torch.linalg.vector_norm(routing.branch(), dim=-1)
         zeros = torch.zeros_like(branch)
@@ -65,8 +67,8 @@ class StreamProbe(Watched):
         gate = zeros if routing.scale is None else zeros + routing.scale
         cosine = mean_pairwise_cosine(routing.sources, dtype) if count > 1 else zeros
         ratio = torch.where(stream > 0, branch / stream, 0)
-        by_token = torch.stack([torch.ones_like(branch), branch, stream, ratio, gate, cosine])
-        self._sums.add(site, in_double(by_token).flatten(1).sum(1))
+        by_token = torch.stack([torch.ones_like(branch), branch, stream, ratio, gate, cosine], dim=-1)
+        self._sums.add(site, in_double(counted(by_token.flatten(0, -2), tokens)).sum(0))
         self._reads[site] = (count, routing.base is not None, routing.scale is not None)
 
 

@@ -36,3 +36,8 @@ class SiteSums:
 def in_double(values: Tensor) -> Tensor:
     """In float64; mps has none."""
     return values if values.device.type == "mps" else values.double()
+
+
+def counted(by_token: Tensor, tokens: Tensor | None) -> Tensor:
+    """The rows of `by_token` [B * T, ...] that `tokens` (int64 [N]) names; all of them for None."""
+    return by_token if tokens is None else by_token.index_select(0, tokens)

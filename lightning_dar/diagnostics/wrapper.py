@@ -21,8 +21,8 @@ class Watched:
     def __init__(self, residual: Residual, num_sites: int):
         self.residual, self.num_sites = residual, num_sites
 
-    def seen(self, site: int, routing: DepthRouting) -> None:
-        """Called before the read at `site`, without gradient."""
+    def seen(self, site: int, routing: DepthRouting, tokens: Tensor | None = None) -> None:
+        """Called before the read at `site`, without gradient. `tokens`: as `Together` takes them."""
 
     def start(self, embeddings: Tensor) -> Any:
         return self.residual.start(embeddings)
@@ -46,15 +46,20 @@ class Watched:
 
 
 class Together(Watched):
-    """Several probes of one forward: each read is laid open once, and shown to all."""
+    """Several probes of one forward: each read is laid open once, and shown to all.
 
-    def __init__(self, probes: Sequence[Watched]):
+    Args:
+        probes: of the same network.
+        tokens: int64 [N], which of the B * T tokens are counted, such as those that are no padding; default: all.
+    """
+
+    def __init__(self, probes: Sequence[Watched], tokens: Tensor | None = None):
         super().__init__(probes[0].residual, probes[0].num_sites)
-        self.probes = probes
+        self.probes, self.tokens = probes, tokens
 
-    def seen(self, site: int, routing: DepthRouting) -> None:
+    def seen(self, site: int, routing: DepthRouting, tokens: Tensor | None = None) -> None:
         for probe in self.probes:
-            probe.seen(site, routing)
+            probe.seen(site, routing, self.tokens)
 
 
 def lays_open(residual: Residual) -> bool:

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from lightning_dar.diagnostics.bootstrap import paired_intervals
 from lightning_dar.diagnostics.interventions import Change, fixed, hardest, knock_out, scaled, unchanged, uniform
-from lightning_dar.diagnostics.rank_correlation import spearman
+from lightning_dar.inspection.correlation import SiteGains, rank_correlations
 from lightning_dar.inspection.held_out import HeldOut
-from lightning_dar.inspection.losses import Losses, changed_losses
+from lightning_dar.inspection.losses import Losses, changed_losses, compare
 from lightning_dar.inspection.routing import Reads
 from lightning_dar.inspection.subject import Subject
 
@@ -34,21 +33,21 @@ def forwards_a_window(reads: Reads) -> int:
 
 def causal_numbers(subject: Subject, held_out: HeldOut, reads: Reads, own: Losses, done: Done) -> dict[str, Any]:
     """The part of the report on changed reads; `own` are the losses of the network as it is. Differences are in nats
-    a token, intervals are 95%, by paired bootstrap over the units of the text."""
+    a token, with intervals as `compare` makes them."""
     keys = _knock_outs(len(reads.labels))
     means = {site: routing.mean_weights for site, routing in reads.routing.items()}
     changes: list[Change] = [unchanged, uniform, fixed(means), hardest, *(_change(*key) for key in keys)]
     base, *measured = changed_losses(subject, held_out, changes, done=done)
     compared = _compare(measured, base, held_out)
-    sites = list(_at_sites(subject, held_out, reads, done))
+    gains = {site: _gains_at(site, subject, held_out, reads, done) for site in reads.stream}
     everywhere = _everywhere(reads, keys, compared[len(SELECTIONS) :])
     return {
         "selection": {
             "learned": {"loss": base.mean},
             **dict(zip(SELECTIONS, compared[: len(SELECTIONS)], strict=True)),
         },
-        "knock_out": {"sites": sites, "everywhere": everywhere},
-        "rank_correlation": _rank_correlations(sites, everywhere),
+        "knock_out": {"sites": list(_cells(reads, gains, base.tokens)), "everywhere": everywhere},
+        "rank_correlation": rank_correlations(list(gains.values()), everywhere, KNOCK_OUTS, held_out),
         "strength": _strengths(subject, held_out, own, base, done) if reads.are_additive else None,
         "strength_note": None if reads.are_additive else NO_STRENGTH,
     }
@@ -64,64 +63,48 @@ def _change(source: int, kind: str) -> Change:
     return knock_out(source, renormalised=kind == "renormalised")
 
 
-def _at_sites(subject: Subject, held_out: HeldOut, reads: Reads, done: Done) -> Iterator[dict[str, Any]]:
-    """One row a source and site: its mass, and what the loss gains without it."""
-    for site, stream in reads.stream.items():
-        keys = _knock_outs(stream.num_sources)
-        base, *measured = changed_losses(
-            subject, held_out, [unchanged, *(_change(*key) for key in keys)], site, done=done
-        )
-        gains = {key: _difference(losses, base) for key, losses in zip(keys, measured, strict=True)}
-        for source, mass in enumerate(reads.mean_weights(site)):
+def _gains_at(site: int, subject: Subject, held_out: HeldOut, reads: Reads, done: Done) -> SiteGains:
+    """What the loss gains without each source of one site."""
+    keys = _knock_outs(reads.stream[site].num_sources)
+    changes = [unchanged, *(_change(*key) for key in keys)]
+    base, *measured = changed_losses(subject, held_out, changes, site, done=done)
+    gains = np.stack([losses.by_unit - base.by_unit for losses in measured])
+    by_unit = {kind: gains[[key[1] == kind for key in keys]] for kind in {kind for _, kind in keys}}
+    return SiteGains(masses=reads.mean_weights(site), by_unit=by_unit)
+
+
+def _cells(reads: Reads, gains: dict[int, SiteGains], tokens: int) -> Iterator[dict[str, Any]]:
+    """One row a source and site: its mass, and what the loss gains without it; None where nothing is left."""
+    for site, found in gains.items():
+        means = {kind: (by_unit.sum(1) / tokens).tolist() for kind, by_unit in found.by_unit.items()}
+        for source, mass in enumerate(found.masses):
             row = {"site": site, "source": source, "label": reads.labels[source], "mass": mass}
-            yield row | {kind: gains.get((source, kind)) for kind in KNOCK_OUTS}
+            yield row | {kind: means[kind][source] if kind in means else None for kind in KNOCK_OUTS}
 
 
-def _everywhere(reads: Reads, keys: list[tuple[int, str]], compared: list[dict[str, float]]) -> list[dict[str, Any]]:
-    """One row a source: its mass, averaged over all sites that read, and what the loss gains without it anywhere."""
+def _everywhere(reads: Reads, keys: list[tuple[int, str]], compared: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row a source: its mass, averaged over the sites that have it, and what the loss gains without it anywhere."""
     by_key = dict(zip(keys, compared, strict=True))
-    masses = [reads.mean_weights(site) for site in reads.stream]
+    weights = [reads.mean_weights(site) for site in reads.stream]
     rows = []
     for source, label in enumerate(reads.labels):
-        mass = sum(weights[source] for weights in masses if source < len(weights)) / len(masses)
+        mass = float(np.mean([site[source] for site in weights if source < len(site)]))
         row = {"source": source, "label": label, "mass": mass}
         rows.append(row | {kind: by_key.get((source, kind)) for kind in KNOCK_OUTS})
     return rows
 
 
-def _rank_correlations(sites: list[dict[str, Any]], everywhere: list[dict[str, Any]]) -> dict[str, float | None]:
-    """Spearman's, of mass and of what the loss gains: over the reads of all sites, and over the sources."""
-    found = {}
-    for kind in KNOCK_OUTS:
-        cells = [(row["mass"], row[kind]) for row in sites if row["renormalised"] is not None]
-        sources = [(row["mass"], row[kind]["difference"]) for row in everywhere if row[kind] is not None]
-        found[f"sites_{kind}"] = _spearman_of(cells)
-        found[f"everywhere_{kind}"] = _spearman_of(sources)
-    return found
-
-
-def _spearman_of(pairs: list[tuple[float, float]]) -> float | None:
-    return spearman([mass for mass, _ in pairs], [gain for _, gain in pairs])
-
-
-def _strengths(subject: Subject, held_out: HeldOut, own: Losses, base: Losses, done: Done) -> list[dict[str, float]]:
+def _strengths(subject: Subject, held_out: HeldOut, own: Losses, base: Losses, done: Done) -> list[dict[str, Any]]:
     """One row a strength of the routed branch. At 1 the strategy reads by itself: the loss is the network's own."""
     others = [strength for strength in STRENGTHS if strength != 1]
     measured = changed_losses(subject, held_out, [scaled(strength) for strength in others], done=done)
     rows = dict(zip(others, _compare(measured, base, held_out), strict=True))
-    rows[1.0] = {"loss": own.mean, "difference": 0.0, "low": 0.0, "high": 0.0}
+    (itself,) = compare([base], base, held_out)  # zero
+    rows[1.0] = {"loss": own.mean, **itself}
     return [{"strength": strength, **rows[strength]} for strength in STRENGTHS]
 
 
-def _difference(losses: Losses, base: Losses) -> float:
-    return float((losses.by_unit - base.by_unit).sum() / base.tokens)
-
-
-def _compare(measured: list[Losses], base: Losses, held_out: HeldOut) -> list[dict[str, float]]:
-    """Loss, difference to `base`, and the ends of its interval."""
-    differences = np.stack([losses.by_unit - base.by_unit for losses in measured])
-    intervals = paired_intervals(differences, held_out.unit_tokens).tolist()
-    return [
-        {"loss": losses.mean, "difference": _difference(losses, base), "low": low, "high": high}
-        for losses, (low, high) in zip(measured, intervals, strict=True)
-    ]
+def _compare(measured: list[Losses], base: Losses, held_out: HeldOut) -> list[dict[str, Any]]:
+    """Loss, and what `compare` says."""
+    compared = compare(measured, base, held_out)
+    return [{"loss": losses.mean, **found} for losses, found in zip(measured, compared, strict=True)]

@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from lightning_dar.diagnostics.bootstrap import LEVEL, MIN_UNITS
 from lightning_dar.inspection.causal import SELECTIONS
 from lightning_dar.report.chart import Axis, BarChart, Chart, HeatMap, LineChart, Section, Series
 
@@ -20,37 +22,40 @@ def sections_of(report: dict[str, Any]) -> list[Section]:
     """Sections in the order in which a reader asks; those with nothing to show are left out."""
     checkpoints: list[Inspected] = report["checkpoints"]
     routed = [found for found in checkpoints if found["routing"] is not None]
-    sections = []
+    over, sections = _over(report["data"]), []
     if len(checkpoints) > 1:
-        sections.append(_section("Loss", "On the same text, each prediction counted once.", [_losses(checkpoints)]))
+        text = "On the same text, each prediction counted once."
+        sections.append(Section(heading="Loss", text=text, charts=[_losses(checkpoints, over)]))
     if routed:
         sections.append(_sharpness(routed))
     changed = [found for found in routed if found["causal"] is not None]
     if changed:
-        sections += [_maps(changed), _worth(changed)]
+        sections += [_maps(changed, over), _worth(changed, over)]
     if routed:
         sections.append(_stream(routed))
     return sections
 
 
-def _section(heading: str, text: str, charts: list[Chart]) -> Section:
-    return Section(heading=heading, text=text, charts=charts)
+def _over(data: dict[str, Any]) -> str:
+    """What the whiskers and bands of the charts are."""
+    units = f"{data['bootstrap_units']:,} {data['bootstrap_unit']}" + "s" * (data["bootstrap_units"] != 1)
+    return f"no interval over {units}" if data["bootstrap_units"] < MIN_UNITS else f"{LEVEL:.0%} interval over {units}"
 
 
-def _losses(checkpoints: list[Inspected]) -> BarChart:
+def _losses(checkpoints: list[Inspected], over: str) -> BarChart:
     against = [found["loss"]["against_first"] for found in checkpoints]
     bars = _bars("difference", against)
     return BarChart(
         name="loss",
         title=f"Loss against {checkpoints[0]['name']}",
-        caption="Negative is better. Whiskers: 95% interval over the same documents for both.",
+        caption=f"Negative is better. Whiskers: {over}, the same for both.",
         categories=[found["name"] for found in checkpoints],
         y=Axis(label="difference in loss", unit="nats a token"),
         groups=[bars],
     )
 
 
-def _bars(name: str, rows: list[dict[str, float] | None]) -> Series:
+def _bars(name: str, rows: list[dict[str, Any] | None]) -> Series:
     columns = {key: [row and row[key] for row in rows] for key in ("difference", "low", "high")}
     return Series(
         name=name,
@@ -64,7 +69,7 @@ def _bars(name: str, rows: list[dict[str, float] | None]) -> Series:
 def _sharpness(routed: list[Inspected]) -> Section:
     sharpness = _by_site(routed, "sharpness", "sharpness", "Sharpness by depth", "largest routing weight")
     uniform = [_line(found, f"{found['name']}, uniform 1/n", _uniform, dashed=True) for found in routed]
-    sharpness = LineChart(**{**vars(sharpness), "series": [*sharpness.series, *uniform]})
+    sharpness = replace(sharpness, series=[*sharpness.series, *uniform])
     charts: list[Chart] = [
         sharpness,
         _by_site(routed, "entropy", "entropy", "Entropy of the weights", "H / log n"),
@@ -75,7 +80,7 @@ def _sharpness(routed: list[Inspected]) -> Section:
         "Sharpness is the mean over tokens of the largest weight: 1/n where a site averages its n sources, 1 where "
         "each token picks one."
     )
-    return _section("How sharply each site reads", text, charts)
+    return Section(heading="How sharply each site reads", text=text, charts=charts)
 
 
 def _uniform(site: dict[str, Any]) -> float | None:
@@ -110,24 +115,27 @@ def _shares(found: Inspected) -> LineChart:
     )
 
 
-def _maps(routed: list[Inspected]) -> Section:
+def _maps(routed: list[Inspected], over: str) -> Section:
     charts: list[Chart] = []
     for found in routed:
         charts.append(_map(found, "mass", "mass", "Routing mass", "Mean routing weight, over tokens."))
         for kind, place in MISSING.items():
             caption = f"Change in loss when one site cannot read one source; {place}."
             charts.append(_map(found, f"importance-{kind}", kind, f"Importance, {kind}", caption))
-        charts.append(_everywhere(found))
+        charts.append(_everywhere(found, over))
     text = (
         "Mass is what a site gives to a source, importance by how much the loss rises when the site reads without it. "
         "They need not agree. " + " ".join(map(_correlation_words, routed))
     )
-    return _section("Mass against importance", text, charts)
+    return Section(heading="Mass against importance", text=text, charts=charts)
 
 
 def _correlation_words(found: Inspected) -> str:
-    value = found["causal"]["rank_correlation"]["sites_renormalised"]
-    return f"Rank correlation for {found['name']}: {'undefined' if value is None else f'{value:.2f}'}."
+    within = found["causal"]["rank_correlation"]["within_sites"]["renormalised"]
+    if within["value"] is None:
+        return f"Rank correlation for {found['name']}: undefined."
+    ends = "" if within["low"] is None else f" ({LEVEL:.0%} {within['low']:.2f} to {within['high']:.2f})"
+    return f"Rank correlation within sites for {found['name']}: {within['value']:.2f}{ends}."
 
 
 def _map(found: Inspected, name: str, key: str, title: str, caption: str) -> HeatMap:
@@ -149,38 +157,38 @@ def _map(found: Inspected, name: str, key: str, title: str, caption: str) -> Hea
     )
 
 
-def _everywhere(found: Inspected) -> BarChart:
+def _everywhere(found: Inspected, over: str) -> BarChart:
     rows = found["causal"]["knock_out"]["everywhere"]
     return BarChart(
         name=f"importance-everywhere-{_slug(found)}",
         title=f"A source knocked out everywhere: {found['name']}",
-        caption="Change in loss when no site can read the source. Whiskers: 95% interval over documents.",
+        caption=f"Change in loss when no site can read the source. Whiskers: {over}.",
         categories=[row["label"] for row in rows],
         y=LOSS_CHANGE,
         groups=[_bars(kind, [row[kind] for row in rows]) for kind in MISSING],
     )
 
 
-def _worth(routed: list[Inspected]) -> Section:
+def _worth(routed: list[Inspected], over: str) -> Section:
     swept = [found for found in routed if found["causal"]["strength"] is not None]
-    charts: list[Chart] = [_selection(routed)] + ([_strength(swept)] if swept else [])
+    charts: list[Chart] = [_selection(routed, over)] + ([_strength(swept, over)] if swept else [])
     unswept = [f"{found['name']}: {found['causal']['strength_note']}." for found in routed if found not in swept]
     text = "What choosing is worth, and how much of the routed branch the network wants. " + " ".join(unswept)
-    return _section("What selectivity is worth", text.strip(), charts)
+    return Section(heading="What selectivity is worth", text=text.strip(), charts=charts)
 
 
-def _selection(routed: list[Inspected]) -> BarChart:
+def _selection(routed: list[Inspected], over: str) -> BarChart:
     return BarChart(
         name="selection",
         title="Other weights in place of the learned ones",
-        caption="Change in loss, all sites at once. Whiskers: 95% interval over documents.",
+        caption=f"Change in loss, all sites at once. Whiskers: {over}.",
         categories=[SELECTION_LABELS[name] for name in SELECTIONS],
         y=LOSS_CHANGE,
         groups=[_bars(found["name"], [found["causal"]["selection"][name] for name in SELECTIONS]) for found in routed],
     )
 
 
-def _strength(swept: list[Inspected]) -> LineChart:
+def _strength(swept: list[Inspected], over: str) -> LineChart:
     series = []
     for found in swept:
         rows = found["causal"]["strength"]
@@ -197,7 +205,7 @@ def _strength(swept: list[Inspected]) -> LineChart:
     return LineChart(
         name="strength",
         title="Strength of the routed branch",
-        caption="Change in loss when every read is scaled; 1 is the network as it is. Band: 95% over documents.",
+        caption=f"Change in loss when every read is scaled; 1 is the network as it is. Band: {over}.",
         x=Axis(label="strength", unit="times"),
         y=LOSS_CHANGE,
         series=series,
@@ -220,7 +228,7 @@ def _stream(routed: list[Inspected]) -> Section:
     text = (
         "How much the reads add, and how much their sources say the same: at a cosine of 1 there is nothing to choose."
     )
-    return _section("Stream and sources", text, charts)
+    return Section(heading="Stream and sources", text=text, charts=charts)
 
 
 def _slug(found: Inspected) -> str:

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from lightning_dar.checkpoint.load import Checkpoint
-from lightning_dar.checkpoint.settings import settings_of, tokenizer_of
+from lightning_dar.checkpoint.settings import own_tokenizer, settings_of, tokenizer_of
 from lightning_dar.data import Tokenizer
+from lightning_dar.data.pieces import read_pieces
 from lightning_dar.data.samplers import ValidationSampler
-from lightning_dar.data.sources import find_files, fingerprint, read_pieces
+from lightning_dar.data.sources import find_files, fingerprint
 from lightning_dar.data.windows import collate
 from lightning_dar.diagnostics.documents import consecutive_ends, target_documents, units
 from lightning_dar.errors import DataError, UsageError
@@ -124,19 +125,32 @@ def text_windows(
     )
 
 
-def validation_windows(checkpoint: Checkpoint, tokenizer: Tokenizer, seq_len: int, max_tokens: int) -> HeldOut:
+def validation_windows(
+    checkpoint: Checkpoint,
+    tokenizer: Tokenizer,
+    seq_len: int,
+    max_tokens: int,
+    source: str | list[str] | None = None,
+    folder: str | None = None,
+) -> HeldOut:
     """The windows that `validate` takes for the checkpoint; where those hold more than `max_tokens`, fewer of them,
     evenly spread.
 
+    Args:
+        checkpoint: says what it was trained on, and how that is cut into windows.
+        tokenizer: its own.
+        seq_len: tokens a window.
+        max_tokens: of all windows.
+        source: other text or shards than those, as `TextData` takes them.
+        folder: for the prepared shards, in place of the usual one.
+
     Raises:
-        UsageError: the checkpoint does not say what it was trained on.
-        DataError: the data are not there any more, or have another tokenizer than the checkpoint.
+        UsageError: no source, or one that cannot be.
+        DataError: the data are not there, or have another tokenizer than the checkpoint.
     """
     from lightning_dar.data import TextData
 
-    settings = settings_of(checkpoint, resume=False)["data"]
-    if not settings:
-        raise UsageError(f"'{checkpoint.path}' does not say what it was trained on: give --text, files to read")
+    settings = _data_settings(checkpoint, source, folder)
     most = _whole_windows(seq_len, max_tokens)
     limit = settings.get("val_windows")
     data = TextData(**{**settings, "seq_len": seq_len, "val_windows": min(most, limit or most), "num_workers": 0})
@@ -145,7 +159,7 @@ def validation_windows(checkpoint: Checkpoint, tokenizer: Tokenizer, seq_len: in
     if data.tokenizer is not None and data.tokenizer.to_json() != tokenizer.to_json():
         raise DataError(
             f"data.tokenizer: {data.folder} was prepared with another tokenizer than that of '{checkpoint.path}'; "
-            "give --text"
+            "give --text, or another --data.source"
         )
     loader = data.val_dataloader()
     chosen = list(loader.sampler)
@@ -156,11 +170,23 @@ def validation_windows(checkpoint: Checkpoint, tokenizer: Tokenizer, seq_len: in
         tokenizer,
         data.hparams.batch_size,
         data.hparams.document_mask,
-        source=settings["source"],
+        source=data.folder if data.hparams.mix else data.hparams.source,
         split="validation",
         source_fingerprint=data.manifest["source_fingerprint"] if data.manifest else None,
         bytes_per_token=data.bytes_per_token,
     )
+
+
+def _data_settings(checkpoint: Checkpoint, source: str | list[str] | None, folder: str | None) -> dict[str, Any]:
+    """Those of the checkpoint. Text other than its own is prepared by its tokenizer, into a folder of its own."""
+    settings = settings_of(checkpoint, resume=False)["data"]
+    if source is None and not settings:
+        raise UsageError(
+            f"'{checkpoint.path}' does not say what it was trained on: give --text, files to read, or --data.source"
+        )
+    if source is not None and source != settings.get("source"):
+        settings |= {"source": source, "dir": None, "tokenizer": own_tokenizer(checkpoint)}
+    return settings if folder is None else {**settings, "dir": folder}
 
 
 def _whole_windows(seq_len: int, max_tokens: int) -> int:
@@ -201,6 +227,7 @@ def hold_out(
             "seq_len": width - 1,
             "documents": int(documents.max()) + 1,
             "bootstrap_unit": unit,
+            "bootstrap_units": int(drawn.max()) + 1,
             "fingerprint": hashlib.sha256(windows.numpy().tobytes()).hexdigest(),
             "tokenizer_sha256": tokenizer.hash,
         },

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_dar.diagnostics.bootstrap import MIN_UNITS, paired_intervals
 from lightning_dar.diagnostics.interventions import Change, ChangedReads
 from lightning_dar.errors import DataError
 from lightning_dar.inspection.held_out import HeldOut
@@ -66,6 +67,17 @@ def changed_losses(
     return measured
 
 
+def compare(measured: Sequence[Losses], base: Losses, held_out: HeldOut) -> list[dict[str, float | None]]:
+    """Each one's `difference` to `base` in nats a token, and `low` and `high` of its interval, by paired bootstrap over
+    the units of the text; None where those are fewer than `MIN_UNITS`."""
+    differences = np.stack([losses.by_unit - base.by_unit for losses in measured])
+    intervals: list[list[float | None]] = [[None, None]] * len(measured)
+    if len(held_out.unit_tokens) >= MIN_UNITS:
+        intervals = paired_intervals(differences, held_out.unit_tokens).tolist()
+    means = (differences.sum(1) / base.tokens).tolist()
+    return [{"difference": mean, "low": low, "high": high} for mean, (low, high) in zip(means, intervals, strict=True)]
+
+
 def _forward_shape(subject: Subject, held_out: HeldOut, changes: int) -> tuple[int, int]:
     """Copies, and windows in each: rather few windows and all changes, which share what comes before their site."""
     if held_out.document_end_id is not None:  # the attention mask has the rows of one copy
@@ -73,7 +85,7 @@ def _forward_shape(subject: Subject, held_out: HeldOut, changes: int) -> tuple[i
     sources, seq_len = subject.num_sites + 2, held_out.units.shape[1]
     row_bytes = 3 * 4 * sources * seq_len * subject.model.config.hidden_size  # values, and temporaries as large
     rows = max(1, (FORWARD_BYTES_CPU if subject.device.type == "cpu" else FORWARD_BYTES) // row_bytes)
-    copies = min(rows, changes)
+    copies = -(-changes // -(-changes // min(rows, changes)))  # the groups of a whole share of the changes each
     return copies, rows // copies
 
 

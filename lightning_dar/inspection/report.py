@@ -2,17 +2,17 @@
 
 import math
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from lightning_dar.checkpoint.load import Checkpoint
-from lightning_dar.diagnostics.bootstrap import RESAMPLES, paired_intervals
+from lightning_dar.diagnostics.bootstrap import LEVEL, RESAMPLES
 from lightning_dar.inspection.causal import causal_numbers, forwards_a_window
 from lightning_dar.inspection.held_out import HeldOut
-from lightning_dar.inspection.losses import Losses, own_losses
+from lightning_dar.inspection.losses import Losses, compare, own_losses
 from lightning_dar.inspection.routing import measure_reads, routing_numbers
 from lightning_dar.inspection.subject import Subject, load_subject
 from lightning_dar.version import __version__
@@ -44,7 +44,7 @@ def make_report(
         "format": FORMAT,
         "data": held_out.about,
         "checkpoints": inspected,
-        "settings": {**settings, "device": str(device), "bootstrap_resamples": RESAMPLES, "bootstrap_level": 0.95},
+        "settings": {**settings, "device": str(device), "bootstrap_resamples": RESAMPLES, "bootstrap_level": LEVEL},
         "versions": {
             "lightning_dar": __version__,
             "torch": torch.__version__,
@@ -62,7 +62,7 @@ def _inspect(subject: Subject, held_out: HeldOut) -> tuple[dict[str, Any], Losse
         own = own_losses(subject, held_out, bar.update)
         routing = causal = None
         if subject.routes:
-            bar.total += 2 * windows
+            bar.total += windows
             reads = measure_reads(subject, held_out, bar.update)
             if reads.stream:
                 routing = routing_numbers(reads)
@@ -93,11 +93,7 @@ def _loss(own: Losses, held_out: HeldOut) -> dict[str, Any]:
     return {"loss": own.mean, "perplexity": math.exp(own.mean), "bits_per_byte": bits}
 
 
-def _against_first(losses: list[Losses], held_out: HeldOut) -> Iterator[dict[str, float] | None]:
+def _against_first(losses: list[Losses], held_out: HeldOut) -> list[dict[str, float | None] | None]:
     """Differences in loss to the first checkpoint; None for itself."""
-    first = losses[0]
-    yield None
-    for other in losses[1:]:
-        difference = other.by_unit - first.by_unit
-        ((low, high),) = paired_intervals(difference[None], held_out.unit_tokens).tolist()
-        yield {"difference": float(difference.sum() / first.tokens), "low": low, "high": high}
+    first, *others = losses
+    return [None, *(compare(others, first, held_out) if others else [])]

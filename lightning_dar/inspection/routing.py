@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lightning_dar.diagnostics.probe import STATISTICS, RoutingProbe, SiteRouting, depth_third
 from lightning_dar.diagnostics.stream import SiteStream, StreamProbe
-from lightning_dar.diagnostics.wrapper import Watched
+from lightning_dar.diagnostics.wrapper import Together, Watched
 from lightning_dar.inspection.held_out import HeldOut
 from lightning_dar.inspection.subject import Subject
 from lightning_dar.residual.base import DepthRouting, Residual
@@ -37,19 +38,19 @@ class Reads:
 
 @torch.no_grad()
 def measure_reads(subject: Subject, held_out: HeldOut, done: Callable[[int], Any]) -> Reads:
-    """Reads every window twice; `done` is told how many have been read."""
+    """Reads every window once; `done` is told how many have been read."""
     residual, num_sites = subject.model.residual, subject.num_sites
     routing, stream = RoutingProbe(residual, num_sites), StreamProbe(residual, num_sites)
-    embeddings = _EmbeddingNumbers(residual, num_sites)
-    for number, (batch, _) in enumerate(held_out.batches()):
+    sources = _SourceNames(residual, num_sites)
+    together = Together([routing, stream, sources])
+    for batch, _ in held_out.batches():
         batch = {name: ids.to(subject.device) for name, ids in batch.items()}
-        for probe in (routing, stream) if number else (routing, stream, embeddings):
-            with subject.autocast():
-                subject.model(
-                    batch["input_ids"], batch.get("document_ids"), head=lambda hidden, _: hidden, residual=probe
-                )
-        done(2 * len(batch["input_ids"]))
-    return Reads(routing=routing.sites, stream=stream.sites, labels=embeddings.labels(), num_sites=num_sites)
+        with subject.autocast():
+            subject.model(
+                batch["input_ids"], batch.get("document_ids"), head=lambda hidden, _: hidden, residual=together
+            )
+        done(len(batch["input_ids"]))
+    return Reads(routing=routing.sites, stream=stream.sites, labels=sources.labels(), num_sites=num_sites)
 
 
 def routing_numbers(reads: Reads) -> dict[str, Any]:
@@ -87,22 +88,22 @@ def _means(rows: list[dict[str, Any]]) -> dict[str, float | None]:
     return {name: sum(values) / len(values) if values else None for name, values in columns.items()}
 
 
-class _EmbeddingNumbers(Watched):
+class _SourceNames(Watched):
     """Notes which source is the embedding, and names the sources by it."""
 
     def __init__(self, residual: Residual, num_sites: int):
         super().__init__(residual, num_sites)
-        self._number: int | None = None
+        self._embedding: int | None = None
         self._most = 0
 
-    def seen(self, site: int, routing: DepthRouting) -> None:
+    def seen(self, site: int, routing: DepthRouting, tokens: Tensor | None = None) -> None:
         if len(routing.sources) > self._most:
-            self._most, self._number = len(routing.sources), routing.embedding
+            self._most, self._embedding = len(routing.sources), routing.embedding
 
     def labels(self) -> list[str]:
-        """`e` for the embedding, `null` for what lies before it, and the others by number."""
-        before = 0 if self._number is None else self._number
-        return [
-            "e" if number == self._number else "null" if number < before else str(number)
-            for number in range(self._most)
-        ]
+        """`e` for the embedding, `null` for what lies before it (`null 0`, `null 1` ... if that is several), and the
+        others by number."""
+        before = self._embedding or 0
+        nulls = ["null"] if before == 1 else [f"null {number}" for number in range(before)]
+        named = nulls if self._embedding is None else [*nulls, "e"]
+        return [*named, *map(str, range(len(named), self._most))]

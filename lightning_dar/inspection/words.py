@@ -1,11 +1,10 @@
-"""What was found, in words made of the report's numbers."""
+"""What was found, in words made of the report's numbers. Nothing is claimed that an interval does not show."""
 
 from typing import Any
 
+from lightning_dar.diagnostics.bootstrap import LEVEL, MIN_UNITS
+from lightning_dar.diagnostics.probe import NEAR_UNIFORM
 from lightning_dar.inspection.causal import KNOCK_OUTS
-
-NEAR_UNIFORM = 0.02  # sharpness above 1/n, in the deepest third, up to which routing counts as collapsed
-TELLING, WEAK = 0.7, 0.3  # rank correlations: from here on mass tells importance; below, it does not
 
 Inspected = dict[str, Any]
 
@@ -14,10 +13,22 @@ def lead_of(report: dict[str, Any]) -> str:
     """The opening, a paragraph a checkpoint."""
     data = report["data"]
     text = "the validation text" if data["split"] == "validation" else "the given text"
-    start = f"On {data['tokens']:,} tokens of {text} ({data['documents']:,} documents): "
-    if data["bootstrap_unit"] == "window":
-        start = f"On {data['tokens']:,} tokens of {text} (one document; intervals are over its windows): "
+    start = f"On {data['tokens']:,} tokens of {text} ({_units(data)}): "
     return start + "\n\n".join(_about(found) for found in report["checkpoints"])
+
+
+def _units(data: dict[str, Any]) -> str:
+    """How much text, and what intervals are over."""
+    documents, windows = _count(data["documents"], "document"), _count(data["windows"], "window")
+    if data["bootstrap_units"] < MIN_UNITS:
+        return f"{documents} in {windows}: too few for intervals"
+    if data["bootstrap_unit"] == "window":
+        return f"{documents}, too few for intervals, which are over its {windows}"
+    return documents
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number:,} {name}" + "s" * (number != 1)
 
 
 def _about(found: Inspected) -> str:
@@ -29,16 +40,21 @@ def _about(found: Inspected) -> str:
         sentences.append(_sharp(found["routing"]))
     if found["causal"] is None:
         return " ".join([*sentences, "Its reads cannot be changed: query, key and value are read separately."])
-    sentences += [_selectivity(found["causal"]["selection"]["uniform"]), _mass(found), _most(found)]
+    causal = found["causal"]
+    sentences += [_selectivity(causal["selection"]["uniform"]), _mass(causal), _most(causal)]
     return " ".join(sentences)
 
 
-def _against(difference: dict[str, float] | None) -> str:
+def _against(difference: dict[str, Any] | None) -> str:
     return "" if difference is None else f", {_signed(difference)} against the first"
 
 
-def _signed(value: dict[str, float]) -> str:
-    return f"{value['difference']:+.4f} (95% {value['low']:+.4f} to {value['high']:+.4f})"
+def _signed(value: dict[str, Any]) -> str:
+    return f"{value['difference']:+.4f}{_interval(value, '+.4f')}"
+
+
+def _interval(value: dict[str, Any], form: str) -> str:
+    return "" if value["low"] is None else f" ({LEVEL:.0%} {value['low']:{form}} to {value['high']:{form}})"
 
 
 def _sharp(routing: dict[str, Any]) -> str:
@@ -59,34 +75,54 @@ def is_collapsed(deep: dict[str, float]) -> bool:
     return deep["sharpness"] - deep["uniform_sharpness"] <= NEAR_UNIFORM
 
 
-def _selectivity(uniform: dict[str, float]) -> str:
+def _selectivity(uniform: dict[str, Any]) -> str:
     """What uniform weights in place of the learned ones cost."""
+    changes = f"with uniform weights the loss changes by {_signed(uniform)}"
+    if uniform["low"] is None:
+        return f"{changes[0].upper()}{changes[1:]}."
     if uniform["low"] > 0:
-        return f"Choosing is worth something: with uniform weights the loss changes by {_signed(uniform)}."
+        return f"Choosing is worth something: {changes}."
     if uniform["high"] < 0:
-        return f"Choosing does harm on this text: with uniform weights the loss changes by {_signed(uniform)}."
-    return f"Choosing is not shown to be worth anything: with uniform weights the loss changes by {_signed(uniform)}."
+        return f"Choosing does harm on this text: {changes}."
+    return f"Choosing is not shown to be worth anything: {changes}."
 
 
-def _mass(found: Inspected) -> str:
-    value = found["causal"]["rank_correlation"]["sites_renormalised"]
-    if value is None:
-        return "Whether mass tells importance cannot be said: nothing differs."
-    verdict = "tells" if value >= TELLING else "does not tell" if value < WEAK else "tells only in part"
-    return f"Mass {verdict} importance (rank correlation {value:.2f} over sites and sources)."
+def _mass(causal: dict[str, Any]) -> str:
+    """Whether the sources of a site that have more mass matter more."""
+    found = causal["rank_correlation"]["within_sites"][KNOCK_OUTS[0]]
+    if found["value"] is None:
+        return "Whether mass tells importance cannot be said: no site orders three sources."
+    number = f"rank correlation {found['value']:.2f}{_interval(found, '.2f')} within sites, on average"
+    if found["low"] is None:
+        return f"Mass and importance have {number}."
+    if found["low"] > 0:
+        return f"Sources with more mass matter more: {number}."
+    if found["high"] < 0:
+        return f"Sources with more mass matter less: {number}."
+    return f"Mass is not shown to tell importance: {number}."
 
 
-def _most(found: Inspected) -> str:
+def _most(causal: dict[str, Any]) -> str:
+    """The source whose loss is felt most, if one is."""
     kind = KNOCK_OUTS[0]
-    rows = [row for row in found["causal"]["knock_out"]["everywhere"] if row[kind] is not None]
+    rows = [row for row in causal["knock_out"]["everywhere"] if row[kind] is not None]
     if not rows:
         return "It has but one source."
     top = max(rows, key=lambda row: row[kind]["difference"])
+    if top[kind]["low"] is None or top[kind]["low"] <= 0:
+        return (
+            f"No single source is shown to matter: the largest change in loss, without {_source(top)} anywhere, is "
+            f"{_signed(top[kind])}."
+        )
     heaviest = max(rows, key=lambda row: row["mass"])
     same = "which also has the most mass" if heaviest is top else f"while the most mass is on {_source(heaviest)}"
     return f"The source that matters most is {_source(top)}: without it anywhere, {_signed(top[kind])}, {same}."
 
 
 def _source(row: dict[str, Any]) -> str:
-    names = {"e": "the embedding", "null": "the null source"}
-    return names.get(row["label"], f"source {row['label']}")
+    label = row["label"]
+    if label == "e":
+        return "the embedding"
+    if label == "null":
+        return "the null source"
+    return label.replace("null", "null source") if label.startswith("null") else f"source {label}"

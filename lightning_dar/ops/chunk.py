@@ -7,8 +7,7 @@ Phase one, when a chunk starts: its C rows read the finished sources in one batc
 
     partial [M, C, D] = softmax_n(logits [M, n, C])^T x V [M, n, D]
 
-Merge, at each row: `partial` counts as one source, whose logit is the log-sum-exp of phase one; the sources
-written since are the others. Where none was, `partial` is the read: so it is at most rows of the block strategies.
+What a row does with it is in `row.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lightning_dar.ops.scores import add_weighted, softmax_and_log_sum
+from lightning_dar.ops.scores import softmax_and_log_sum
 
 CHUNK_ROWS = 12
 
@@ -46,10 +45,6 @@ class Chunk:
     partial: Tensor | None = None  # [M, C, D]; None where no source is finished
     reads: tuple[Tensor, ...] = ()  # its rows, [M, D] each
     log_sums: tuple[Tensor, ...] = ()  # log-sum-exp of phase one, [M, 1] each
-
-    def quiet(self, count: int) -> bool:
-        """Whether `partial` is all that a row reads which sees `count` sources."""
-        return count == self.finished and self.partial is not None
 
 
 def chunk_start(row: int) -> int:
@@ -96,40 +91,3 @@ def open_chunk(sources: Sources, logits: Tensor, after: list[int], start: int, b
     for tokens in (slice(first, first + block) for first in range(0, len(partial), block)):
         torch.bmm(weights[tokens], sources.values[tokens, :finished].to(partial.dtype), out=partial[tokens])
     return Chunk(start, stop, finished, partial, partial.unbind(1), log_sums.split(1, 1))
-
-
-def merge(
-    chunk: Chunk,
-    sources: Sources,
-    weights: Tensor,
-    row: int,
-    count: int,
-    private: list[Tensor],
-    stream: Tensor | None,
-) -> Tensor:
-    """stream + the weighted sum of what one row reads, [M, D].
-
-    Args:
-        chunk: the row's chunk.
-        sources: values, norms and queries.
-        weights: [M, n] of `partial` if there is one, the sources written since, and the private ones.
-        row: row of the queries.
-        count: sources that the row sees.
-        private: values [M, D] outside the history.
-        stream: [M, D] or None.
-    """
-    total, own = stream, count - chunk.finished
-    if chunk.partial is not None:
-        total = add_weighted(total, weights, chunk.reads[row - chunk.start][:, None])
-    if own:
-        values = sources.values[:, chunk.finished : count].to(weights.dtype)
-        first = 0 if chunk.partial is None else 1
-        taken = weights[:, first : first + own]
-        if chunk.partial is not None and own > 1:
-            total[:, None].baddbmm_(taken[:, None], values)
-        else:
-            total = add_weighted(total, taken, values)
-    for i, value in enumerate(private, weights.shape[1] - len(private)):
-        total = add_weighted(total, weights[:, i, None], value[:, None])
-    assert total is not None
-    return total

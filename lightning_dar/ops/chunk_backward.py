@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from lightning_dar.ops.chunk import CHUNK_ROWS, Chunk, Sources, all_logits, chunk_start, open_chunk
+from lightning_dar.ops.row import RowGradient
 from lightning_dar.ops.scores import add_weighted
 
 SPAN_ROWS = 3 * CHUNK_ROWS
@@ -71,30 +72,26 @@ class Gradients:
         start = chunk_start(row)
         if self.chunk is None or self.chunk.start != start:
             self.chunk = open_chunk(sources, self.logits, self.after, start, self.chunk)
-            if self.chunk.partial is not None:
-                torch.cat(self.chunk.log_sums, 1, out=self.log_sum[:, start : self.chunk.stop])
         return self.chunk
 
-    def put(self, chunk: Chunk, row: int, d_out: Tensor, mean: Tensor, gate: Tensor | None) -> None:
-        """What every row leaves: dout [M, D] and e [M]."""
+    def put(self, chunk: Chunk, row: int, d_out: Tensor, found: RowGradient, gate: Tensor | None) -> None:
+        """What a row leaves: dout [M, D], e and lse [M], and a and g [M, k] of its chunk's own sources."""
         rows, column = self._rows(chunk.start, d_out), row - chunk.start
         self.stop = max(self.stop, chunk.stop)
         if column not in rows.missing:
             raise RuntimeError(f"row {row} of the depth read's queries was read twice in one forward pass")
         rows.missing.discard(column)
         rows.columns[column].copy_(d_out)
-        self.mean[:, row] = mean
+        self.mean[:, row] = found.mean
+        self.log_sum[:, row] = found.log_sum
+        own = found.own_weights.shape[1]
+        if own:
+            rows.weights[:, :own, column] = found.own_weights
+            rows.d_logits[:, :own, column] = found.own_d_logits
         if gate is not None:
             if self.gate is None:
                 self.gate = self.mean.new_ones(len(self.d_queries))
             self.gate[row] = gate
-
-    def put_own(self, chunk: Chunk, row: int, log_sum: Tensor, weights: Tensor, d_logits: Tensor) -> None:
-        """A row that reads more than phase one: log-sum-exp [M], and a and g [M, k] of its chunk's own sources."""
-        self.log_sum[:, row] = log_sum
-        rows, column = self.passes[chunk.start], row - chunk.start
-        rows.weights[:, : weights.shape[1], column] = weights
-        rows.d_logits[:, : weights.shape[1], column] = d_logits
 
     def take(self, sources: Sources, slot: int) -> Tensor:
         """dv of a source [M, D], its part of dU added to `d_queries`; all reads that used it are done."""

@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo as opaque  # noqa: F401  torch.compiler.disable, but loaded at the first call
 
+SHORT = 400
+"""A product of one vector with a shorter one than this takes a slow path in PyTorch's bmm."""
+
 
 def inverse_rms(source: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     """rsqrt(mean(v^2) + eps) over the last dimension, in one pass."""
@@ -37,7 +40,7 @@ def add_weighted(total: Tensor | None, weights: Tensor, values: Tensor) -> Tenso
 
 def dots(vector: Tensor, values: Tensor) -> Tensor:
     """vector [M, D] . values [M, k, D] -> [M, k]."""
-    if values.shape[1] == 1:
+    if values.shape[1] == 1 and values.shape[2] < SHORT:
         return torch.linalg.vecdot(vector, values[:, 0])[:, None]
     return torch.bmm(vector[:, None], values.transpose(1, 2))[:, 0]
 

@@ -1,9 +1,9 @@
 """The `two_phase` backend: one source is read about n/C + C/2 times where stacking reads it n times.
 
-`chunk.py` has the mathematics, `chunk_backward.py` its backward; here they meet autograd. A write and a read share
-state outside autograd: the values [M, capacity, D] that writes fill and reads use. A token, an empty tensor that every
-write passes on and every later read takes, makes autograd run a source's backward after those of all reads that
-used it.
+`chunk.py` and `row.py` have the mathematics, `chunk_backward.py` what sources take in backward; here they meet
+autograd. A write and a read share state outside autograd: the values [M, capacity, D] that writes fill and reads use.
+A token, an empty tensor that every write passes on and every later read takes, makes autograd run a source's backward
+after those of all reads that used it.
 
     open ── token ── write 0 ── token ── write 1 ── token ── ...
                                   └── read            └── read
@@ -12,18 +12,18 @@ used it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lightning_dar.ops.chunk import Chunk, Sources, all_logits, chunk_start, enter_logits, merge, open_chunk
+from lightning_dar.ops.chunk import Chunk, Sources, all_logits, chunk_start, enter_logits, open_chunk
 from lightning_dar.ops.chunk_backward import Gradients
 from lightning_dar.ops.history import History, add_read
 from lightning_dar.ops.naive import depth_read
-from lightning_dar.ops.scores import dots, full_precision, inverse_rms, opaque, refuse_double_backward
+from lightning_dar.ops.row import Private, Row, read_row, row_backward
+from lightning_dar.ops.scores import full_precision, inverse_rms, opaque, refuse_double_backward
 
 
 class Tape:
@@ -210,14 +210,8 @@ class _Read(torch.autograd.Function):
         ctx.save_for_backward(*sources, gate, *private)
 
         flat = None if stream is None else stream.reshape(-1, stream.shape[-1]).to(sources.queries.dtype)
-        if chunk.quiet(count) and not private:
-            total = _add_partial(chunk.reads[row - chunk.start], flat, gate)
-        else:
-            extra = _Private(private, sources, row, eps)
-            weights = _logits(chunk, workspace.logits, row, count, extra).softmax(-1)
-            if gate is not None:
-                weights *= gate
-            total = merge(chunk, sources, weights, row, count, extra.values, flat)
+        extra = Private(private, sources, row, eps)
+        total = read_row(Row(chunk, sources, workspace.logits, row, count, extra), flat, gate)
         workspace.rest(row)
         dtype = sources.values.dtype
         for seen in (stream, *private):
@@ -234,86 +228,13 @@ class _Read(torch.autograd.Function):
         gradients = ctx.tape.gradients(sources)
         chunk = gradients.chunk_of(sources, row)
         flat = d_out.reshape(-1, d_out.shape[-1])
-        d_read = flat.to(sources.queries.dtype)
-
-        if chunk.quiet(count) and not private:
-            mean = torch.linalg.vecdot(d_read, chunk.reads[row - chunk.start])
-            gradients.put(chunk, row, flat, mean, gate)
-            return d_out if ctx.needs_input_grad[0] else None, None if gate is None else mean.sum(), *(None,) * 5
-
-        extra = _Private(private, sources, row, ctx.eps)
-        logits = _logits(chunk, gradients.logits, row, count, extra)
-        log_weights = logits.log_softmax(-1)
-        log_sum = logits[:, 0] - log_weights[:, 0]
-        weights = log_weights.exp_()
-        d_logits = _products(d_read, chunk, sources, row, count, extra)
-        mean = torch.linalg.vecdot(weights, d_logits)
-        if gate is not None:
-            weights *= gate
-        d_logits.sub_(mean[:, None]).mul_(weights)
-
-        first = 0 if chunk.partial is None else 1
-        own = slice(first, first + count - chunk.finished)
-        gradients.put(chunk, row, flat, mean, gate)
-        gradients.put_own(chunk, row, log_sum, weights[:, own], d_logits[:, own])
-        d_private = extra.backward(d_read, weights, d_logits, sources.queries[row], gradients.d_queries[row])
+        d_read, extra = flat.to(queries.dtype), Private(private, sources, row, ctx.eps)
+        found = row_backward(Row(chunk, sources, gradients.logits, row, count, extra), d_read, gate)
+        gradients.put(chunk, row, flat, found, gate)
+        d_private = extra.backward(d_read, found, queries[row], gradients.d_queries[row])
         return (
             d_out if ctx.needs_input_grad[0] else None,
-            None if gate is None else mean.sum(),
+            None if gate is None else found.mean.sum(),
             *(None,) * 5,
             *(value.view(d_out.shape) for value in d_private),
         )
-
-
-def _add_partial(partial: Tensor, stream: Tensor | None, gate: Tensor | None) -> Tensor:
-    """stream + gate * partial [M, D], as a new tensor: the next chunk takes the memory of this one."""
-    if stream is None:
-        return partial.clone()
-    return stream + partial if gate is None else torch.addcmul(stream, partial, gate)
-
-
-class _Private:
-    """Sources that only one row sees: values [M, D], inverse RMS [M], logits [M]."""
-
-    def __init__(self, private: Sequence[Tensor], sources: Sources, row: int, eps: float):
-        query = sources.queries[row]
-        self.values = [source.reshape(-1, source.shape[-1]).to(query.dtype) for source in private]
-        self.norms = [inverse_rms(value, eps, query.dtype) for value in self.values]
-        self.logits = [torch.mv(value, query).mul_(norm) for value, norm in zip(self.values, self.norms, strict=True)]
-
-    def backward(
-        self, d_read: Tensor, weights: Tensor, d_logits: Tensor, query: Tensor, d_query: Tensor
-    ) -> list[Tensor]:
-        """dv of each; weights and d_logits [M, n] end with theirs; `d_query` is added to."""
-        grads = []
-        for i, (value, norm, logit) in enumerate(zip(self.values, self.norms, self.logits, strict=True)):
-            column = weights.shape[1] - len(self.values) + i
-            d_logit = d_logits[:, column]
-            d_score = d_logit * norm
-            shrink = (d_logit * logit).mul_(norm.square()).div_(-value.shape[-1])
-            d_query.addmv_(value.T, d_score)
-            d_value = d_read * weights[:, column, None]
-            d_value.addcmul_(d_score[:, None], query).addcmul_(value, shrink[:, None])
-            grads.append(d_value)
-        return grads
-
-
-def _logits(chunk: Chunk, logits: Tensor, row: int, count: int, extra: _Private) -> Tensor:
-    """[M, n] of all that the row reads: `partial` if there is one, sources written since, private sources."""
-    own = logits[:, chunk.finished : count, row]
-    if chunk.partial is None and not extra.logits:
-        return own
-    partial = () if chunk.partial is None else (chunk.log_sums[row - chunk.start],)
-    return torch.cat([*partial, own, *(logit[:, None] for logit in extra.logits)], -1)
-
-
-def _products(d_read: Tensor, chunk: Chunk, sources: Sources, row: int, count: int, extra: _Private) -> Tensor:
-    """dout . v [M, n] of all that the row reads, in the order of `_logits`."""
-    products = []
-    if chunk.partial is not None:
-        products.append(dots(d_read, chunk.reads[row - chunk.start][:, None]))
-    if count > chunk.finished:
-        values = sources.values[:, chunk.finished : count].to(d_read.dtype)
-        products.append(dots(d_read, values))
-    products += [dots(d_read, value[:, None]) for value in extra.values]
-    return torch.cat(products, -1)

@@ -140,8 +140,7 @@ def _legend(series: list[Series], colours: list[str]) -> str:
 def _colour_bar(chart: HeatMap) -> str:
     low, high = colour_limits(chart)
     below, above = clipped(chart)
-    levels = LEVELS + 1 if chart.diverging else LEVELS
-    stops = ",".join(f"var(--{svg.ramp_name(chart)}-{level})" for level in range(0, levels, 4))
+    stops = ",".join(f"var(--{svg.ramp_name(chart)}-{level})" for level in range(0, LEVELS, 4))
     labels = [f"{'≤ ' * below}{low:.3g}", f"{(low + high) / 2:.3g}", f"{'≥ ' * above}{high:.3g}"]
     return (
         f'<div class="colour-bar"><p>{escape(axis_label(chart.value))}</p>'

@@ -123,7 +123,7 @@ def _colours() -> str:
 
 def _variables(series: tuple[str, ...], reference: str, difference: tuple[str, ...]) -> str:
     numbered = "".join(f"--series-{number}-colour:{colour};" for number, colour in enumerate(series))
-    ramp = _ramp("difference", palette.blend(difference, palette.LEVELS + 1))
+    ramp = _ramp("difference", palette.blend(difference, palette.LEVELS))
     return f"{numbered}--reference-colour:{reference};{ramp}"
 
 

@@ -9,7 +9,7 @@ SERIES = ("#0072b2", "#d55e00", "#008f68", "#b8578f", "#b07a00", "#3f9fd8", "#6b
 SERIES_DARK = ("#56a8e0", "#f28c4a", "#35c198", "#e59ac4", "#e0b040", "#9ad4f5", "#ab9df0")
 REFERENCE, REFERENCE_DARK = "#6b7280", "#9aa3af"
 
-LEVELS = 64  # of a heat map; 65 in a diverging one, so that zero has a colour of its own
+LEVELS = 65  # of a heat map; odd, so that zero has a colour of its own in a diverging one
 VIRIDIS = ("#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725")
 # Larger is farther from the page's colour, in either theme.
 BLUE_RED = (

@@ -95,12 +95,11 @@ def cells(chart: HeatMap) -> str:
     """A square a cell, one path a colour; nothing where nothing was measured."""
     paths: dict[int, str] = {}
     low, high = colour_limits(chart)
-    levels = LEVELS + 1 if chart.diverging else LEVELS
     for row, values in enumerate(chart.values):
         for column, value in enumerate(values):
             if drawable(value):
                 share = (value - low) / ((high - low) or 1.0)
-                level = min(levels - 1, max(0, round(share * (levels - 1))))
+                level = min(LEVELS - 1, max(0, round(share * (LEVELS - 1))))
                 paths[level] = paths.get(level, "") + f"M{column} {row}h1v1h-1z"
     ramp = ramp_name(chart)
     return "".join(f'<path style="fill:var(--{ramp}-{level})" d="{path}"/>' for level, path in sorted(paths.items()))

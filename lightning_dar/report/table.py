@@ -35,13 +35,16 @@ def value_label(chart: Chart) -> str:
 
 
 def _by_x(series: Series) -> dict[float, str]:
-    nothing = [None] * len(series.y)
-    intervals = zip(series.low or nothing, series.high or nothing, strict=True)
-    return {x: _with_interval(y, *ends) for x, y, ends in zip(series.x, series.y, intervals, strict=True)}
+    if series.low is None or series.high is None:
+        return {x: short(y) for x, y in zip(series.x, series.y, strict=True)}
+    points = zip(series.x, series.y, series.low, series.high, strict=True)
+    return {x: _with_interval(y, low, high) for x, y, low, high in points}
 
 
 def _with_interval(y: float | None, low: float | None, high: float | None) -> str:
-    return short(y) if low is None or high is None else f"{short(y)} [{short(low)}, {short(high)}]"
+    if y is None:
+        return ""
+    return f"{short(y)} [-]" if low is None or high is None else f"{short(y)} [{short(low)}, {short(high)}]"
 
 
 def _table(corner: str, columns: list[str], names: list[str], rows: list[list[str]]) -> str:

@@ -63,9 +63,9 @@ class DepthRouting:
             total = torch.addcmul(total, source.to(total.dtype), weight[..., None])
         return total if self.scale is None else total * self.scale
 
-    def output(self, weights: Tensor | None = None, strength: float = 1.0) -> Tensor:
-        """What the sublayer would read, [B, T, D]: base + strength * branch, in the dtype of `read`."""
-        branch = self.branch(weights) * strength
+    def output(self, weights: Tensor | None = None) -> Tensor:
+        """What the sublayer would read, [B, T, D]: base + branch, in the dtype of `read`."""
+        branch = self.branch(weights)
         if self.base is None:
             return branch.to(self.sources[-1].dtype)
         dtype = torch.promote_types(self.base.dtype, self.sources[-1].dtype)

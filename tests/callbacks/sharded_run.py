@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import torch
-from runs import measured_run
 
 from lightning_dar.training import FSDP2
+from runs import measured_run
 
 
 def rank(number: int, port: int, folder: str) -> None:

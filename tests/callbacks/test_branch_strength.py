@@ -5,10 +5,10 @@ import copy
 import lightning as L
 import pytest
 import torch
-from runs import Scramble, events, fit, language_model
 from torch.nn import functional as F
 
 from callbacks import BranchStrength
+from runs import Scramble, events, fit, language_model
 
 
 class Keep(L.Callback):

@@ -1,10 +1,13 @@
 """The callbacks that do not measure routing, in real runs of a few steps."""
 
 import lightning as L
-from runs import BATCH, SEQ_LEN, RandomTokens, events, fit, language_model
+import pytest
+import torch
 
 from callbacks import FinalValidation, RoutingSharpness, RunSummary, SampleText, Throughput
+from callbacks.throughput import peak_flops
 from lightning_dar.data import Tokenizer
+from runs import BATCH, SEQ_LEN, RandomTokens, events, fit, language_model
 
 
 def test_throughput_counts_tokens_against_the_clock(tmp_path, monkeypatch):
@@ -24,6 +27,37 @@ def test_throughput_counts_tokens_against_the_clock(tmp_path, monkeypatch):
     logged = events(trainer)
     assert {event.value for event in logged.Scalars("throughput/tokens_per_second")} == {BATCH * SEQ_LEN}
     assert {event.value for event in logged.Scalars("throughput/data_wait")} == {0.25}
+
+
+def test_utilisation_where_the_peak_is_known(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("callbacks.throughput.perf_counter", lambda: now[0])
+    monkeypatch.setattr("callbacks.throughput.peak_flops", lambda device, precision: 1e9)
+
+    class Slow(L.Callback):
+        def on_train_batch_start(self, *_):
+            now[0] += 1
+
+    model = language_model("standard")
+    trainer = fit(tmp_path, Throughput(), Slow(), model=model, val_check_interval=100, limit_val_batches=0)
+    matrices = 3 * (4 * 16 * 16 + 3 * 16 * 24) + 257 * 16
+    flops = 6 * matrices + 6 * 3 * 16 * SEQ_LEN
+    logged = [event.value for event in events(trainer).Scalars("throughput/mfu")]
+    assert logged == pytest.approx([BATCH * SEQ_LEN * flops / 1e9] * len(logged))
+    assert len(logged) == 5
+
+
+def test_no_utilisation_on_a_cpu_and_its_peak_memory(tmp_path):
+    logged = events(fit(tmp_path, Throughput(), limit_val_batches=0))
+    assert "throughput/mfu" not in logged.Tags()["scalars"]
+    assert 0.1 < logged.Scalars("throughput/peak_memory_gib")[-1].value < 64  # a process with PyTorch in it
+
+
+@pytest.mark.parametrize(("name", "peak"), [("NVIDIA H200", 989e12), ("NVIDIA T1000", None)])
+def test_peak_by_the_gpus_own_name(name, peak, monkeypatch):
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: name)
+    assert peak_flops(torch.device("cuda", 0), "bf16-mixed") == peak
+    assert peak_flops(torch.device("cpu"), "bf16-mixed") is None
 
 
 def test_validation_does_not_count_as_training_time(tmp_path, monkeypatch):

@@ -7,15 +7,19 @@ import lightning as L
 import pytest
 import torch
 from by_hand import by_hand
-from runs import MEASURING, RandomTokens, Scramble, events, fit, language_model
 
 from benchmarks.held import held_bytes
 from callbacks import RoutingSharpness, RunSummary, SampleText, Throughput
+from callbacks.measuring import new_probe, watch
+from lightning_dar.data.windows import collate
+from lightning_dar.diagnostics.probe import RoutingProbe
+from lightning_dar.diagnostics.stream import StreamProbe
 from lightning_dar.diagnostics.wrapper import Watched
 from lightning_dar.errors import UsageError
 from lightning_dar.residual import register_residual
 from lightning_dar.residual.base import Residual
 from lightning_dar.residual.delta_sublayer import DeltaSublayer
+from runs import MEASURING, SEQ_LEN, VOCAB, RandomTokens, Scramble, events, fit, language_model
 
 THIRDS = {"shallow": (1,), "middle": (2, 3), "deep": (4, 5)}  # of six sites; site 0 reads nothing
 
@@ -59,6 +63,29 @@ def test_every_number_agrees_with_saved_activations(settings, micro_batches, tmp
             (event,) = logged.Scalars(tag)
             assert event.step == 2
             assert event.value == pytest.approx(value, rel=1e-4, abs=1e-6), tag
+
+
+@pytest.mark.parametrize("kind", [RoutingProbe, StreamProbe])
+def test_windows_that_pad_a_ranks_share_are_not_counted(kind, tmp_path):
+    module = language_model()
+    trainer = fit(tmp_path, Scramble(), model=module, max_steps=1, limit_val_batches=0)
+    real = [*torch.randint(VOCAB, (3, SEQ_LEN + 1))]
+    padding = [torch.full((SEQ_LEN + 1,), -1)] * 2
+
+    def measured(*batches):
+        probe = new_probe(kind, module)
+        for batch in batches:
+            watch(trainer, module, [probe], collate(batch))
+        return probe.sites
+
+    expected, found = measured(real), measured([real[0], *padding, *real[1:]], padding)
+    assert found.keys() == expected.keys() == set(range(1, 6))
+    for site, values in expected.items():
+        assert found[site].tokens == 3 * SEQ_LEN
+        numbers = {name: value for name, value in vars(values).items() if value is not None}
+        for name, value in numbers.items():
+            torch.testing.assert_close(getattr(found[site], name), value, rtol=1e-4, atol=1e-4)
+    assert measured(padding) == {}
 
 
 def test_scalars_are_grouped(tmp_path):

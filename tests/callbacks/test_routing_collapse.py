@@ -5,11 +5,11 @@ import warnings
 import lightning as L
 import pytest
 import torch
-from runs import Scramble, fit, language_model
 
 from callbacks import RoutingCollapse, RoutingSharpness
 from lightning_dar.errors import UsageError
 from lightning_dar.training import OptimizerConfig
+from runs import Scramble, fit, language_model
 
 
 def alarms(folder, *callbacks, name="delta-sublayer", **settings):

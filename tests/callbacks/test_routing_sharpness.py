@@ -6,10 +6,10 @@ import lightning as L
 import matplotlib.image
 import pytest
 import torch
-from runs import RandomTokens, Scramble, events, fit, language_model
 
 from callbacks import RoutingSharpness
 from lightning_dar.diagnostics.probe import RoutingProbe, mean_sharpness
+from runs import RandomTokens, Scramble, events, fit, language_model
 
 
 def test_validation_agrees_with_a_probe(tmp_path):
@@ -24,7 +24,7 @@ def test_validation_agrees_with_a_probe(tmp_path):
     final = logged.Scalars("val/sharpness")[-1].value
     assert final == pytest.approx(mean_sharpness(probe.sites, 6), rel=1e-5)
     deep = logged.Scalars("val/sharpness_deep")[-1].value
-    assert deep == pytest.approx(mean_sharpness(probe.sites, 6, deepest=1 / 3), rel=1e-5)
+    assert deep == pytest.approx(mean_sharpness(probe.sites, 6, third="deep"), rel=1e-5)
 
 
 def test_pictures_are_images_in_the_logs_and_files(tmp_path):

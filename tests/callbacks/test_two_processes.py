@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from runs import logged_in, measured_run
 
 HERE = Path(__file__).parent

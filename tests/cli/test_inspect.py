@@ -4,11 +4,13 @@ import csv
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from command_line import only_line
 from inspected import PLUGIN, save_checkpoint
 
+from lightning_dar.commands.inspect import _limits, make_parser
 from lightning_dar.commands.trainer import RoutedCLI
 from lightning_dar.data.tokenizer import train_bpe
 
@@ -45,6 +47,24 @@ def test_the_validation_loss_to_the_last_bit(fit, run):
     assert f"{validated:.4f}" in out
 
 
+def test_other_data_as_validate_takes_them(fit, run, tmp_path):
+    fit("--data.seq_len=16", "--data.val_windows=9", "--model.residual.name=standard")
+    other = tmp_path / "other"
+    other.mkdir()
+    for number in range(40):
+        (other / f"{number}.txt").write_text(f"{number}: another text than the one that it has learnt " * 9)
+    args = ["--ckpt_path", TRAINED, f"--data.source={other}"]
+    validated = RoutedCLI(["validate", *args]).trainer.callback_metrics["val/loss"].item()
+    prepared = ["--ckpt_path", TRAINED, "--data.source=own"]
+    for output, source, asked in (("first", str(other), [*args, "--data.dir=own"]), ("second", "own", prepared)):
+        status, _, err = run("inspect", *asked, "--output", output, "--device=cpu")
+        assert status == 0, err
+        report = json.loads(Path(output, "report.json").read_text())
+        assert report["checkpoints"][0]["loss"]["loss"] == validated
+        assert report["data"]["windows"] == 9
+        assert report["data"]["source"] == report["settings"]["data"]["source"] == source
+
+
 def test_two_checkpoints_side_by_side(run, text, tmp_path):
     paths = [save_checkpoint(Path(f"runs/{name}/last.ckpt"), name) for name in ("delta-sublayer", "standard")]
     args = ["--ckpt_path", paths[0], "--ckpt_path", paths[1], "--text", text, "--seq_len=16", "--device=cpu"]
@@ -66,7 +86,7 @@ def test_two_checkpoints_side_by_side(run, text, tmp_path):
     for sentence in report["lead"].split("\n\n"):
         assert sentence.split(":")[0] in page
     assert "strategy 'standard' shows no routing" in out
-    assert "rank correlation of mass and importance: sites renormalised" in out
+    assert "rank correlation of mass and importance within sites: renormalised" in out
     assert out.rstrip().endswith(str(folder / "report.html"))
 
     cells = {(str(row["site"]), row["label"]): row for row in routed["causal"]["knock_out"]["sites"]}
@@ -149,13 +169,42 @@ def test_checkpoints_that_do_not_fit_the_text_or_each_other(run, text, text_fold
 def test_options_that_cannot_work(run, text):
     path = save_checkpoint(Path("model.ckpt"), "standard")
     given = ("--ckpt_path", path, "--text", text)
-    assert "2 error: 'model.ckpt' does not say what it was trained on: give --text" in refused(run, "--ckpt_path", path)
+    for folder in ([], ["--data.dir=shards"]):
+        says = refused(run, "--ckpt_path", path, *folder)
+        assert "2 error: 'model.ckpt' does not say what it was trained on: give --text" in says
+    for option in ("source", "dir"):
+        says = refused(run, *given, f"--data.{option}=x")
+        assert says == f"2 error: --text and --data.{option}: two texts to read; give one of them"
+    assert "1 error: data.source: nowhere does not exist" in refused(
+        run, "--ckpt_path", path, "--data.source=nowhere", "--seq_len=16"
+    )
     assert "--ckpt_path model.ckpt: given twice" in refused(run, *given, "--ckpt_path", path)
     assert "2 error: --max_tokens 0: must be at least 1" in refused(run, *given, "--max_tokens=0")
     assert "--max_tokens 8: less than one window of 16" in refused(run, *given, "--max_tokens=8", "--seq_len=16")
     assert "--device nowhere: not usable here" in refused(run, *given, "--device=nowhere")
     assert "2 error: checkpoint 'no.ckpt' does not exist" in refused(run, "--ckpt_path=no.ckpt")
     assert "ckpt_path" in refused(run)
+
+
+def test_a_disk_that_cannot_be_written_is_found_before_the_work(run, text, monkeypatch):
+    def measured(*_):
+        raise AssertionError("the work was done first")
+
+    monkeypatch.setattr("lightning_dar.inspection.report.make_report", measured)
+    path = save_checkpoint(Path("model.ckpt"), "standard")
+    given = ("inspect", "--ckpt_path", path, "--text", text, "--seq_len=16", "--device=cpu")
+    Path("file").write_text("")
+    status, _, err = run(*given, "--output=file/out")
+    assert (status, "file/out: cannot be written" in only_line(err)) == (1, True)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
+    status, _, err = run(*given, "--output=out")
+    assert (status, "disk full: out needs 0.05 GB" in only_line(err)) == (1, True)
+
+
+@pytest.mark.parametrize(("options", "tokens"), [(["--quick"], 8 * 300), (["--quick", "--max_tokens=900"], 900)])
+def test_quick_reads_as_many_windows_as_intervals_need(options, tokens):
+    parsed = make_parser().parse_args(["--ckpt_path=x", "--output=y", "--seq_len=300", *options])
+    assert _limits(parsed, None) == {"seq_len": 300, "max_tokens": tokens}
 
 
 def test_only_a_report_is_overwritten(run, text):

@@ -19,6 +19,11 @@ from lightning_dar.training import FSDP, FSDP2
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 PAPER_PARAMETERS = {"220m": 220_516_608, "533m": 533_123_072, "7.6b": 7_568_405_504, "qwen3-0.6b": 596_049_920}
+ROOT_PARAMETERS = {
+    "delta_1b": 1_043_922_688,
+    "delta_8b": PAPER_PARAMETERS["7.6b"],
+    "delta_70b": 80 * (8192 * (2 * 64 * 128 + 2 * 8 * 128 + 3 * 28_672 + 2) + 2 * 128) + 8192 + 2 * 151_936 * 8192,
+}
 
 
 ALPHA = "tests/reference/delta_sublayer_alpha_gate"
@@ -52,15 +57,15 @@ def test_config(config, monkeypatch):
     assert str(config.relative_to(ROOT)) in args, "the first line runs this very config"
     parsed = Parsed(args)
     assert parsed.trainer.max_steps > 0
-    assert parsed.datamodule.hparams.seq_len in (128, 256, 2048)
+    assert parsed.datamodule.hparams.seq_len in (128, 256, 2048, 4096)
     config_on_meta = replace(parsed.model.config, vocab_size=parsed.model.config.vocab_size or 4096)
     with torch.device("meta"):
         model = build_transformer(config_on_meta, parsed.model.residual)
     body = sum(p.numel() for name, p in model.named_parameters() if not name.startswith("residual."))
     if config.parent.name == "size":
         assert body == PAPER_PARAMETERS[config.stem]
-    if config.stem == "delta_1b":
-        assert body == 1_043_922_688
+    if config.stem in ROOT_PARAMETERS:
+        assert body == ROOT_PARAMETERS[config.stem]
     if config.parent.name == "residual":
         assert config.stem.startswith(parsed.model.residual.name)
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +14,9 @@ import numpy as np
 import pytest
 
 from lightning_dar.data.manifest import Request, open_folder, open_prepared, read_tokenizer
+from lightning_dar.data.pieces import read_pieces
 from lightning_dar.data.prepare import prepare
-from lightning_dar.data.sources import find_files, read_pieces
+from lightning_dar.data.sources import find_files
 from lightning_dar.errors import DataError
 
 END = 256
@@ -82,7 +84,7 @@ def bytes_of_documents(directory, split):
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
 def test_shards_do_not_depend_on_the_number_of_workers(request_, tmp_path, monkeypatch, tokenizer):
-    monkeypatch.setattr("lightning_dar.data.prepare._BATCH_CHARS", 2000)
+    monkeypatch.setattr("lightning_dar.data.encode._BATCH_CHARS", 2000)
     for workers in (1, 2, 5):
         prepare(replace(request_, tokenizer=tokenizer), tmp_path / str(workers), num_workers=workers)
     files = sorted(path.relative_to(tmp_path / "1") for path in (tmp_path / "1").rglob("chunk-*.bin"))
@@ -203,13 +205,38 @@ def test_one_long_file_is_enough(tmp_path):
     assert manifest["train"]["text_bytes"] + manifest["val"]["text_bytes"] == len(text)
 
 
+@pytest.mark.filterwarnings("ignore:An item was larger than the target chunk size")
+def test_memory_does_not_grow_with_the_source(tmp_path, monkeypatch):
+    """With batches and chunks of a tenth of a MB, some of which are held."""
+    monkeypatch.setattr("lightning_dar.data.encode._BATCH_CHARS", 2**16)
+    monkeypatch.setattr("lightning_dar.data.shards._CHUNK_BYTES", 2**17)
+
+    def prepared(rows: int) -> int:
+        """Tokens."""
+        with (tmp_path / f"{rows}.jsonl").open("w") as file:
+            for row in range(rows):
+                file.write(json.dumps({"text": f"document {row % 2} " * 200}) + "\n")
+        source = str(tmp_path / f"{rows}.jsonl")
+        request = Request(source=(source,), text_field="text", tokenizer="bytes", val_fraction=0.3)
+        manifest = prepare(request, tmp_path / str(rows), num_workers=1)
+        return sum(manifest[split]["tokens"] for split in ("train", "val"))
+
+    prepared(10)  # imports, which are slow when traced
+    tracemalloc.start()
+    tokens = prepared(4000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert tokens > 8_000_000
+    assert peak < 5_000_000
+
+
 def test_a_killed_preparation_is_not_taken_for_complete(request_, tmp_path):
     directory = tmp_path / "out"
     code = (
         "import time, pathlib\n"
         "from lightning_dar.data import prepare\n"
         "from lightning_dar.data.manifest import Request\n"
-        "prepare._check_not_empty = lambda *_: time.sleep(600)\n"  # every batch is written by then
+        "prepare.check_not_empty = lambda *_: time.sleep(600)\n"  # every batch is written by then
         f"prepare.prepare({request_!r}, pathlib.Path({str(directory)!r}), 2)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)

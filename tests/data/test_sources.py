@@ -2,11 +2,15 @@ import gzip
 import hashlib
 import json
 import sysconfig
+import tracemalloc
 from pathlib import Path
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
-from lightning_dar.data.sources import PIECE_CHARS, find_files, fingerprint, read_pieces
+from lightning_dar.data.pieces import PIECE_CHARS, read_pieces
+from lightning_dar.data.sources import find_files, fingerprint
 from lightning_dar.errors import DataError
 
 
@@ -19,6 +23,10 @@ def documents(*source: str, text_field: str = "text") -> list[str]:
                 texts.append("")
     assert texts.pop() == ""
     return texts
+
+
+def zstd(content: bytes) -> bytes:
+    return pyarrow.Codec("zstd").compress(content, asbytes=True)
 
 
 def write(path: Path, text: str) -> Path:
@@ -61,9 +69,6 @@ def test_jsonl_and_parquet_hold_one_document_a_row(tmp_path):
     expected = ["first", "second\nline", "ünï", "lone ? surrogate"]
     assert documents(str(tmp_path), text_field="body") == expected * 2
 
-    pyarrow = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
     many = [f"row {i}" for i in range(3000)]
     parquet.write_table(pyarrow.table({"body": [*many, None], "n": range(3001)}), tmp_path / "c.parquet")
     assert documents(str(tmp_path / "c.parquet"), text_field="body") == many
@@ -103,19 +108,53 @@ def test_a_bad_jsonl_line_is_named(tmp_path, line, complaint):
 
 
 def test_bad_files_are_named(tmp_path):
-    whole = gzip.compress(b'{"text": "a"}\n' * 1000)
-    (tmp_path / "cut.jsonl.gz").write_bytes(whole[: len(whole) // 2])
-    (tmp_path / "plain.jsonl.gz").write_bytes(b'{"text": "a"}\n')
+    lines = b'{"text": "a"}\n' * 1000
+    for ending, whole in ((".gz", gzip.compress(lines)), (".zst", zstd(lines))):
+        (tmp_path / f"cut.jsonl{ending}").write_bytes(whole[: len(whole) // 2])
+        (tmp_path / f"plain.jsonl{ending}").write_bytes(b'{"text": "a"}\n')
+    (tmp_path / "cut.txt.zst").write_bytes(zstd(b"text")[:-1])
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 is not enough")
-    for name in ("cut.jsonl.gz", "plain.jsonl.gz", "bad.parquet"):
-        with pytest.raises(DataError, match=name):
-            documents(str(tmp_path / name))
+    for path in tmp_path.iterdir():
+        with pytest.raises(DataError, match=path.name):
+            documents(str(path))
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lambda content: zstd(content)], ids=["gz", "zst"])
+def test_a_compressed_file_may_have_several_frames(tmp_path, pack):
+    ending = ".gz" if pack is gzip.compress else ".zst"
+    (tmp_path / f"a.jsonl{ending}").write_bytes(pack(b'{"text": "one"}\n') + pack(b'{"text": "two"}\n'))
+    (tmp_path / f"b.txt{ending}").write_bytes(pack("thr\u00e9".encode()[:4]) + pack("thr\u00e9".encode()[4:]))
+    assert documents(str(tmp_path)) == ["one", "two", "thr\u00e9"]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.zst", "txt.gz", "parquet"])
+def test_memory_does_not_grow_with_the_file(tmp_path, kind):
+    """24 MB of text: a reader that holds one whole needs more than 8 MB."""
+    path = tmp_path / f"a.{kind}"
+    row, rows = "some text of a document " * 50, 20_000
+    if kind == "parquet":
+        table = pyarrow.table({"text": pyarrow.array([row]).take(pyarrow.array([0] * rows))})
+        parquet.write_table(table, path, row_group_size=rows, use_dictionary=False, compression="none")
+        assert parquet.ParquetFile(path).num_row_groups == 1
+        del table
+    else:
+        line = json.dumps({"text": row}) + "\n" if "jsonl" in kind else row + "\n"
+        content = (line * rows).encode()
+        path.write_bytes(zstd(content) if "zst" in kind else gzip.compress(content, 1) if "gz" in kind else content)
+        del content
+    (file,) = find_files([str(path)])
+    chars, held, before = 0, 0, pyarrow.total_allocated_bytes()
+    tracemalloc.start()
+    for piece in read_pieces(file, "text"):
+        chars += len(piece.text)
+        held = max(held, pyarrow.total_allocated_bytes() - before)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert chars >= len(row) * rows > 23e6
+    assert peak + held < 8e6
 
 
 def test_parquet_without_the_column_names_those_there(tmp_path):
-    pyarrow = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
     path = str(tmp_path / "a.parquet")
     parquet.write_table(pyarrow.table({"body": ["x"], "id": [1]}), path)
     with pytest.raises(DataError, match=r"no column 'text' .*there is body, id"):

@@ -91,7 +91,7 @@ def test_copies_in_one_forward_agree_with_forwards_of_their_own(name, options):
         together = logits(model, ids, changes, site)
         for change, copy in zip(changes, together, strict=True):
             torch.testing.assert_close(copy, logits(model, ids, [change], site)[0], rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(together[0], model(ids), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(together[0], model(ids), rtol=1e-4, atol=1e-4)
     assert not torch.allclose(logits(model, ids, [hardest])[0], model(ids), atol=1e-2)
 
 

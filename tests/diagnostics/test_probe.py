@@ -111,7 +111,7 @@ def test_the_final_read_of_attnres_is_a_site_of_its_own():
     assert list(probe.sites) == list(range(1, 9))
     assert probe.sites[8].num_sources == 9
     deepest = [1 / (site + 1) for site in (6, 7, 8)]
-    assert mean_sharpness(probe.sites, 8, deepest=1 / 3) == pytest.approx(sum(deepest) / 3, abs=1e-6)
+    assert mean_sharpness(probe.sites, 8, third="deep") == pytest.approx(sum(deepest) / 3, abs=1e-6)
 
 
 def test_ranks_add_up():
@@ -153,7 +153,7 @@ def test_thirds_agree_with_the_deepest_third(num_sites):
 def test_deepest_third(num_sites):
     deep = math.floor(num_sites / 3)
     sites = {site: site_with(1.0 if site >= num_sites - deep else 0.0) for site in range(num_sites)}
-    assert mean_sharpness(sites, num_sites, deepest=1 / 3) == 1.0
+    assert mean_sharpness(sites, num_sites, third="deep") == 1.0
     assert mean_sharpness(sites, num_sites) == pytest.approx(deep / num_sites)
     sites[num_sites - deep] = site_with(0.0)  # the first of the third counts
-    assert mean_sharpness(sites, num_sites, deepest=1 / 3) == pytest.approx((deep - 1) / deep)
+    assert mean_sharpness(sites, num_sites, third="deep") == pytest.approx((deep - 1) / deep)

@@ -6,7 +6,7 @@ import torch
 
 from lightning_dar.diagnostics.bootstrap import paired_intervals
 from lightning_dar.diagnostics.documents import consecutive_ends, target_documents, units
-from lightning_dar.diagnostics.rank_correlation import spearman
+from lightning_dar.diagnostics.rank_correlation import spearman, spearman_of_columns
 
 
 def test_an_interval_is_that_of_the_mean():
@@ -59,6 +59,19 @@ def test_spearman_is_the_correlation_of_ranks():
     assert spearman(x, y) == pytest.approx(above / below)
 
 
+def test_spearman_of_columns_is_that_of_each():
+    draw = np.random.default_rng(0)
+    x, y = draw.integers(0, 4, 9), draw.integers(0, 4, (9, 20))
+    y[:, 3] = 1
+    found = spearman_of_columns(x, y)
+    for column, value in zip(y.T.tolist(), found, strict=True):
+        expected = spearman(x.tolist(), column)
+        assert np.isnan(value) if expected is None else value == pytest.approx(expected)
+        if expected is not None:
+            assert value == pytest.approx(np.corrcoef(ranked(x.tolist()), ranked(column))[0, 1])
+    assert np.isnan(found[3])
+
+
 def test_spearman_of_orders():
     assert spearman([1, 2, 3, 4], [1, 8, 27, 640]) == pytest.approx(1)
     assert spearman([1, 2, 3, 4], [4, 3, 2, -9]) == pytest.approx(-1)
@@ -81,8 +94,12 @@ def test_windows_left_out_still_end_documents():
     assert target_documents(windows, 9, torch.tensor([2, 2])).tolist() == [[0, 0], [0, 0]]
 
 
-def test_one_document_falls_back_to_its_windows():
-    drawn, unit = units(torch.zeros(3, 2, dtype=torch.long))
-    assert unit == "window"
-    assert drawn.tolist() == [[0, 0], [1, 1], [2, 2]]
-    assert units(torch.tensor([[0, 0], [0, 1]]))[1] == "document"
+@pytest.mark.parametrize(
+    ("documents", "windows", "unit"),
+    [(1, 3, "window"), (7, 8, "window"), (8, 40, "document"), (7, 7, "document"), (4, 3, "document")],
+)
+def test_few_documents_fall_back_to_windows_where_those_are_more(documents, windows, unit):
+    numbers = (torch.arange(2 * windows) * documents // (2 * windows)).view(windows, 2)
+    drawn, name = units(numbers)
+    assert name == unit
+    assert drawn.tolist() == (numbers.tolist() if unit == "document" else [[n, n] for n in range(windows)])

@@ -26,7 +26,8 @@ def numbered(stream):
 
 def test_text_is_cut_into_windows(tmp_path):
     stream = []
-    for name, words in (("a.txt", "first document"), ("b.md", "the second one, longer"), ("c.txt", "third")):
+    for number, name in enumerate(("a.txt", "b.md", "c.txt", "d.txt", "e.txt", "f.txt", "g.txt", "h.txt")):
+        words = f"document {number}, " + number % 3 * "longer"
         (tmp_path / name).write_text(words)
         stream += [*words.encode(), END]
     text = text_windows([str(tmp_path)], "text", TOKENIZER, checkpoint_of("standard"), seq_len=9, max_tokens=1000)
@@ -35,11 +36,12 @@ def test_text_is_cut_into_windows(tmp_path):
     expected = torch.tensor(numbered(stream)[: 10 * count]).view(count, 10)[:, 1:]
     assert torch.equal(text.units, expected)
     assert text.unit_tokens.tolist() == torch.bincount(expected.flatten()).tolist()
-    assert text.about["documents"] == 3
-    assert text.about["bytes_per_token"] == (len(stream) - 3) / len(stream)
+    assert text.about["documents"] == text.about["bootstrap_units"] == 8
+    assert text.about["bytes_per_token"] == (len(stream) - 8) / len(stream)
     shorter = text_windows([str(tmp_path)], "text", TOKENIZER, checkpoint_of("standard"), seq_len=9, max_tokens=20)
     assert torch.equal(shorter.windows, text.windows[[0, count // 2]])
     assert shorter.about["documents"] == 2
+    assert shorter.about["bootstrap_unit"] == "document", "there are no more windows"
     assert shorter.about["fingerprint"] != text.about["fingerprint"]
 
 
@@ -48,6 +50,7 @@ def test_one_document_is_drawn_by_windows(tmp_path):
     text = text_windows([str(tmp_path)], "text", TOKENIZER, checkpoint_of("standard"), seq_len=9, max_tokens=1000)
     assert text.unit == "window"
     assert text.unit_tokens.tolist() == [9] * 5
+    assert text.about["bootstrap_units"] == 5
 
 
 def test_documents_run_on_over_validation_windows_that_are_left_out(text_folder, tmp_path):
@@ -66,6 +69,6 @@ def test_documents_run_on_over_validation_windows_that_are_left_out(text_folder,
     assert max(b - a for a, b in pairwise(places)) > 1
     numbers = torch.tensor(numbered(stream.flatten().tolist())).view_as(stream)[places, 1:]
     assert torch.equal(text.units, torch.unique(numbers, return_inverse=True)[1])
-    assert text.about["documents"] == len(numbers.unique()) > 3
+    assert text.about["documents"] == len(numbers.unique()) >= 8
     assert Path(settings["dir"], "manifest.json").exists()
     assert [len(batch["input_ids"]) for batch, _ in text.batches()] == [3] * 6 + [2]

@@ -3,10 +3,11 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from inspected import PLUGIN, PLUGIN_WITH_ROUTING, checkpoint_of
-from tiny import tokens, variant
+from tiny import tiny_model, tokens, variant
 from torch.nn import functional as F
 
 from lightning_dar.checkpoint.tensors import InMemory
@@ -16,10 +17,11 @@ from lightning_dar.errors import DataError
 from lightning_dar.inspection.charts import sections_of
 from lightning_dar.inspection.held_out import hold_out
 from lightning_dar.inspection.report import make_report
-from lightning_dar.inspection.routing import measure_reads
+from lightning_dar.inspection.routing import _SourceNames, measure_reads
 from lightning_dar.inspection.subject import load_subject, names_of
 from lightning_dar.inspection.words import lead_of
 from lightning_dar.report.chart import HeatMap, LineChart
+from lightning_dar.residual.base import DepthRouting
 
 ROUTED = [
     variant("delta-sublayer"),
@@ -33,9 +35,9 @@ ROUTED = [
 CPU = torch.device("cpu")
 
 
-def held_out(document_mask=False, batch_size=2):
-    """Five windows of 12 predictions, in batches of two; three documents."""
-    windows = tokens(5, 13, vocab=256)
+def held_out(document_mask=False, batch_size=2, count=5):
+    """`count` windows of 12 predictions, in batches of two; three documents."""
+    windows = tokens(count, 13, vocab=256)
     windows[1, 4] = windows[3, 2] = 256
     ends = (windows == 256).sum(1)
     before = ends.cumsum(0) - ends
@@ -69,6 +71,7 @@ def test_every_strategy(name, options):
     (found,) = report["checkpoints"]
     own, causal = plain_loss(checkpoint, text), found["causal"]
     assert found["loss"]["loss"] == pytest.approx(own, rel=1e-5)
+    assert causal["selection"]["learned"]["loss"] == pytest.approx(found["loss"]["loss"], rel=1e-5)
     cost = plain_loss(checkpoint, text, [uniform]) - own
     assert causal["selection"]["uniform"]["difference"] == pytest.approx(cost, abs=2e-4)
     assert causal["selection"]["uniform"]["loss"] == pytest.approx(own + cost, abs=2e-4)
@@ -92,7 +95,6 @@ def test_every_strategy(name, options):
     if not replaces:
         by_strength = {row["strength"]: row for row in causal["strength"]}
         assert list(by_strength) == [0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2]
-        assert by_strength[1]["loss"] == found["loss"]["loss"]
         assert by_strength[0.5]["loss"] == pytest.approx(plain_loss(checkpoint, text, [scaled(0.5)]), abs=2e-4)
     assert name in lead_of(report)
     assert {type(chart) for section in sections_of(report) for chart in section.charts} >= {HeatMap, LineChart}
@@ -105,6 +107,17 @@ def test_sources_have_names():
 
     assert labels("delta-sublayer", null_source=True) == ["null", "e", *map(str, range(2, 9))]
     assert labels("attnres", num_blocks=2) == ["e", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("embedding", "expected"),
+    [(0, ["e", "1", "2"]), (1, ["null", "e", "2"]), (2, ["null 0", "null 1", "e"]), (None, ["0", "1", "2"])],
+)
+def test_every_source_has_a_name_of_its_own(embedding, expected):
+    names = _SourceNames(tiny_model("standard").residual, 8)
+    for count in (1, 3, 2):
+        names.seen(0, DepthRouting(torch.ones(1, 1, count), [torch.ones(1, 1, 4)] * count, embedding=embedding))
+    assert names.labels() == expected
 
 
 @pytest.mark.parametrize("name", ["standard", "recent"])
@@ -138,7 +151,7 @@ def test_mean_weights_and_the_masses_of_the_map():
         assert site["mean_weights"] == [masses[site["site"], source] for source in range(site["num_sources"])]
         assert sum(site["mean_weights"]) == pytest.approx(1)
     row = found["causal"]["knock_out"]["everywhere"][3]
-    assert row["mass"] == pytest.approx(sum(masses.get((site, 3), 0) for site in range(1, 8)) / 7)
+    assert row["mass"] == pytest.approx(sum(masses[site, 3] for site in range(3, 8)) / 5), "of the sites that have it"
 
 
 def test_a_document_mask_is_the_checkpoints():
@@ -151,7 +164,7 @@ def test_a_document_mask_is_the_checkpoints():
 
 
 def test_checkpoints_are_compared_on_the_same_documents():
-    first, second, text = checkpoint_of("delta-sublayer"), checkpoint_of("standard"), held_out()
+    first, second, text = checkpoint_of("delta-sublayer"), checkpoint_of("standard"), held_out(count=8)
     report = report_of(first, second, text=text)
     one, other = report["checkpoints"]
     assert one["loss"]["against_first"] is None
@@ -159,7 +172,39 @@ def test_checkpoints_are_compared_on_the_same_documents():
     assert against["difference"] == pytest.approx(other["loss"]["loss"] - one["loss"]["loss"], abs=1e-5)
     assert against["low"] <= against["difference"] <= against["high"]
     assert report["data"]["documents"] == 3
-    assert sections_of(report)[0].charts[0].groups[0].y == [None, against["difference"]]
+    bars = sections_of(report)[0].charts[0]
+    assert bars.groups[0].y == [None, against["difference"]]
+    assert "95% interval over 8 windows" in bars.caption
+
+
+def test_five_windows_give_no_interval():
+    report = report_of(checkpoint_of("delta-block", num_blocks=2), checkpoint_of("standard"))
+    causal = report["checkpoints"][0]["causal"]
+    changed = [causal["selection"]["uniform"], *causal["strength"], report["checkpoints"][1]["loss"]["against_first"]]
+    changed += [row["removed"] for row in causal["knock_out"]["everywhere"]]
+    changed += causal["rank_correlation"]["within_sites"].values()
+    assert {(row["low"], row["high"]) for row in changed} == {(None, None)}
+    assert "3 documents in 5 windows: too few for intervals" in lead_of(report)
+    assert "95%" not in lead_of(report)
+    captions = [chart.caption for section in sections_of(report) for chart in section.charts]
+    assert sum("no interval over 5 windows" in caption for caption in captions) == 4
+
+
+def test_rank_correlations_are_those_of_the_maps():
+    (found,) = report_of(checkpoint_of("delta-block", num_blocks=4), text=held_out(count=9))["checkpoints"]
+    rows, correlation = found["causal"]["knock_out"]["sites"], found["causal"]["rank_correlation"]
+
+    def of(cells):
+        ranks = [np.argsort(np.argsort([row[key] for row in cells])) for key in ("mass", "renormalised")]
+        return np.corrcoef(*ranks)[0, 1]
+
+    by_site = [[row for row in rows if row["site"] == site] for site in sorted({row["site"] for row in rows})]
+    ordered = [of(cells) for cells in by_site if len(cells) > 2]
+    within = correlation["within_sites"]["renormalised"]
+    assert within["sites"] == len(ordered) == 4
+    assert within["value"] == pytest.approx(np.mean(ordered))
+    assert -1 <= within["low"] < within["high"] <= 1
+    assert correlation["pooled"]["renormalised"] == pytest.approx(of([row for row in rows if row["renormalised"]]))
 
 
 def test_a_model_that_diverged_is_named():

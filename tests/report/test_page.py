@@ -149,11 +149,13 @@ def test_cells_are_coloured_by_their_values():
     chart = HeatMap(
         name="c", title="", caption="", x=axis, y=axis, columns=["a", "b"], rows=["0", "1"], value=axis, values=values
     )
-    cells = {has["d"]: has["style"] for name, has, _ in Page(figure(chart)).elements if name == "path"}
+    drawn = figure(chart)
+    cells = {has["d"]: has["style"] for name, has, _ in Page(drawn).elements if name == "path"}
+    assert "var(--mass-64))" in drawn, "the bar ends at the colour of the largest"
     assert cells == {
         "M0 0h1v1h-1z": "fill:var(--mass-0)",
         "M1 1h1v1h-1z": "fill:var(--mass-32)",
-        "M1 0h1v1h-1z": "fill:var(--mass-63)",
+        "M1 0h1v1h-1z": "fill:var(--mass-64)",
     }
 
 

@@ -1,0 +1,126 @@
+"""Bytes held for backward: what autograd keeps of one forward, a token at a time.
+
+    none        all that the sublayers save, and what the depth reads need
+    sublayer    each sublayer's input; the sublayer itself is run again in backward
+    full        the stream at each layer's start; reads and writes are run again too, the sources are held
+    0.5         `full` for that share of the layers
+
+Norms keep their input and a scalar. Where PyTorch has no kernel of its own for them (on the CPU, and where the gain has
+another dtype than the input) they keep it in fp32, and the normed values beside it: `composite_norm`.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from lightning_dar.model import TransformerConfig
+from lightning_dar.ops import DepthRead
+from lightning_dar.planning.precision import Precision
+from lightning_dar.planning.trace import Trace
+
+FP32 = 4
+MODES = ("none", "sublayer", "full")
+Checkpointing = str | float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """Bytes a token from the forward to the backward."""
+
+    sublayers: int
+    """What sublayers save, or what their recomputation starts from; and the last norm."""
+
+    sources: int
+    """What depth reads hold: the sources, their norms, what single reads see."""
+
+    recomputed: int
+    """At most held again while one region is run a second time; 0 where nothing is."""
+
+
+def held(
+    config: TransformerConfig,
+    trace: Trace,
+    precision: Precision,
+    *,
+    checkpointing: Checkpointing = "none",
+    depth_read: DepthRead = "auto",
+    composite_norm: bool = False,
+) -> Held:
+    """Of one forward without the loss."""
+    *inputs, hidden = trace.inputs
+    parts = (attention_bytes, mlp_bytes)
+    sites = [parts[site % 2](config, seen, precision, composite_norm) for site, seen in enumerate(inputs)]
+    layers = [attention + mlp for attention, mlp in zip(sites[::2], sites[1::2], strict=True)]
+    if checkpointing == "sublayer":
+        kept, again = sum(config.hidden_size * dtype.itemsize for seen in inputs for dtype in seen), max(sites)
+    else:
+        cut = int(checkpointed_share(checkpointing) * len(layers))
+        kept, again = trace.starts * cut // len(layers) + sum(layers[cut:]), max(layers[:cut], default=0)
+    kept += norm_bytes(config.hidden_size, 1, hidden[0], precision, composite_norm)
+    sources = source_bytes(config, trace, depth_read, reads_again(checkpointing))
+    return Held(sublayers=kept, sources=sources, recomputed=again)
+
+
+def checkpointed_share(checkpointing: Checkpointing) -> float:
+    """Share of the sublayers that are run again in backward."""
+    return float(checkpointing != "none") if isinstance(checkpointing, str) else checkpointing
+
+
+def reads_again(checkpointing: Checkpointing) -> float:
+    """Share of the depth reads that are run again in backward: those inside of checkpointed layers."""
+    return 0.0 if checkpointing == "sublayer" else checkpointed_share(checkpointing)
+
+
+def source_bytes(config: TransformerConfig, trace: Trace, depth_read: DepthRead, again: float) -> int:
+    """What the reads of a forward hold for backward, beside the inputs of the sublayers; a token.
+
+    Args:
+        config: the architecture.
+        trace: the strategy's reads and writes.
+        depth_read: the backend.
+        again: share of the reads that are run again in backward.
+    """
+    own = 1 - again  # of what single reads need
+    if _by_reference(depth_read):
+        return int(trace.referenced * own + trace.beside_starts * again)
+    stacked = [read for read in trace.reads if depth_read == "naive" or not read.kept]
+    total = sum((1 if read.final else own) * read.sources * (3 * config.hidden_size + 2) * FP32 for read in stacked)
+    if depth_read == "naive":
+        return int(total + trace.beside_starts * again)
+    total += trace.private * own + trace.private_final
+    return int(total + trace.capacity * (trace.source_bytes + FP32))
+
+
+def _by_reference(depth_read: DepthRead) -> bool:
+    return depth_read in ("fused", "fla")
+
+
+def attention_bytes(
+    config: TransformerConfig, inputs: tuple[torch.dtype, ...], precision: Precision, composite_norm: bool
+) -> int:
+    """What an attention sublayer saves a token: its inputs (one, or query, key and value) and all but its output."""
+    compute = precision.compute.itemsize
+    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    total = sum(norm_bytes(config.hidden_size, 1, dtype, precision, composite_norm) for dtype in inputs)
+    total += config.hidden_size * compute * (3 if precision.autocast else len(inputs))
+    if config.qk_norm:
+        for width, heads in ((queries, config.num_heads), (keys, config.num_kv_heads)):
+            total += norm_bytes(width, heads, precision.compute, precision, composite_norm)
+    total += (queries + 2 * keys) * compute  # rotated queries and keys, values
+    return total + queries * compute + config.num_heads * FP32  # its result, and the log-sum-exp
+
+
+def mlp_bytes(
+    config: TransformerConfig, inputs: tuple[torch.dtype, ...], precision: Precision, composite_norm: bool
+) -> int:
+    """What an MLP sublayer saves a token: its input, and gate, silu(gate), up and their product."""
+    compute = precision.compute.itemsize
+    total = norm_bytes(config.hidden_size, 1, inputs[0], precision, composite_norm)
+    total += config.hidden_size * compute * (2 if precision.autocast else 1)
+    return total + 4 * config.intermediate_size * compute
+
+
+def norm_bytes(width: int, groups: int, x: torch.dtype, precision: Precision, composite: bool) -> int:
+    """What an RMSNorm of `width` numbers in `groups` saves a token, its input included."""
+    kept = FP32 if composite or precision.autocast else x.itemsize
+    return width * kept + groups * FP32 + (width * FP32 if composite else 0)
