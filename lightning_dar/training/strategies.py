@@ -2,9 +2,12 @@
 
 from datetime import timedelta
 
+import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
+from torch import nn
 
+from lightning_dar.model import Transformer
 from lightning_dar.model.attention import Attention
 from lightning_dar.model.mlp import MLP
 
@@ -57,16 +60,20 @@ class FSDP(FSDPStrategy):
 
     def _setup_model(self, model: LightningModule) -> LightningModule:
         """The root is the transformer: callbacks run it outside of a training step too."""
-        from torch.distributed.fsdp import FullyShardedDataParallel
-
         for name, child in model.named_children():
             if name != "model":
                 child.to(self.root_device)
-        model.model = FullyShardedDataParallel(
-            model.model,
-            device_id=self.root_device,
+        model.model = self.wrap(model.model, self.root_device)
+        return model
+
+    def wrap(self, model: Transformer, device: torch.device) -> nn.Module:
+        """The model with every sublayer and the rest as units, sharded over all processes."""
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        return FullyShardedDataParallel(
+            model,
+            device_id=device,
             mixed_precision=self.mixed_precision_config,
             sharding_strategy=self.sharding_strategy,
             **self.kwargs,
         )
-        return model

@@ -54,9 +54,7 @@ class Case:
             return DistributedDataParallel(model)
         if self.strategy == "fsdp":
             parallelize(model, self.checkpointing)
-            strategy, module = FSDP(), torch.nn.Module()
-            strategy.parallel_devices, module.model = [torch.device("cpu")], model
-            return strategy._setup_model(module).model
+            return FSDP().wrap(model, torch.device("cpu"))
         parallelize(model, self.checkpointing, mesh=mesh)
         return model
 
