@@ -1,4 +1,5 @@
-"""One look at a GPU: every backend against naive, then step ratios and peak memory at two presets. One table.
+"""One look at a GPU: every backend against naive, both kinds of sharding against none, then step ratios and peak memory
+at two presets.
 
     python -m benchmarks.gpu_check
 
@@ -7,6 +8,7 @@ Ends within 8 minutes: what does not fit in the time is left out, and said so. W
 
 from __future__ import annotations
 
+import copy
 import gc
 import statistics
 import sys
@@ -14,12 +16,16 @@ import time
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional as F
 
 from lightning_dar.errors import UsageError
-from lightning_dar.model import build_transformer, resolve_config
+from lightning_dar.model import Transformer, build_transformer, resolve_config
 from lightning_dar.ops import open_history, require_depth_read
 from lightning_dar.residual import ResidualConfig
+from lightning_dar.training.parallelize import parallelize
+from lightning_dar.training.strategies import FSDP, FSDP_PREFIX
 
 BUDGET_S = 420
 SEQ_LEN = 2048
@@ -69,6 +75,36 @@ def agreement(backends: list[str]) -> None:
             print(f"{backend:10} {str(dtype)[6:]:9} " + " ".join(f"{error:9.1e}" for error in errors))
 
 
+def gradients(model: Transformer, ids: Tensor) -> dict[str, Tensor]:
+    F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten()).backward()
+    return {name.replace(FSDP_PREFIX, ""): parameter.grad for name, parameter in model.named_parameters()}
+
+
+def sharding(device: str = "cuda", backend: str = "nccl") -> None:
+    """Largest relative error of a gradient under FSDP and FSDP2, in a group of this one process, with layers computed
+    again; in fp32, against the model by itself."""
+    config = resolve_config(vocab_size=1024, hidden_size=256, num_layers=8, num_heads=4)
+    ids = torch.randint(1024, (2, 257), device=device)
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    for strategy in STRATEGIES:
+        torch.manual_seed(0)
+        model = build_transformer(config, ResidualConfig(name=strategy, options={"query_init": "normal"})).to(device)
+        sharded = {"FSDP": copy.deepcopy(model), "FSDP2": copy.deepcopy(model)}
+        wanted = gradients(model, ids)
+        for name, copied in sharded.items():
+            if name == "FSDP":
+                parallelize(copied, "full")
+                module = FSDP().wrap(copied, torch.device(device, 0 if device == "cuda" else None))
+                found = gradients(module, ids)
+            else:
+                mesh = init_device_mesh(device, (1, 1), mesh_dim_names=("data_parallel", "tensor_parallel"))
+                parallelize(copied, "full", mesh=mesh)
+                found = {key: grad.full_tensor() for key, grad in gradients(copied, ids).items()}
+            errors = [((found[key].view_as(grad) - grad).norm() / grad.norm()).item() for key, grad in wanted.items()]
+            print(f"{strategy:15} {name:6} {max(errors):9.1e}")
+    dist.destroy_process_group()
+
+
 def train(preset: str, strategy: str, backend: str, steps: int = 4) -> tuple[float, float]:
     """Seconds a step (forward and backward in bf16, 2 sequences; median) and peak memory in GB."""
     gc.collect()
@@ -98,6 +134,7 @@ def main() -> None:
     print(torch.cuda.get_device_name())
     backends = available()
     agreement(backends)
+    sharding()
     columns = f"{'vs standard':>11} {'tokens/s':>9} {'peak GB':>8} {'vs standard':>11}"
     print(f"{'preset':7} {'strategy':15} {'backend':10} {columns}")
     for preset in ("220m", "533m"):

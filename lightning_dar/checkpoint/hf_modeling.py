@@ -42,6 +42,7 @@ class RoutedForCausalLM(PreTrainedModel, GenerationMixin):
         sizes = TransformerConfig(**{**config.lightning_dar["architecture"], "attention_backend": "sdpa"})
         shape = Shape(num_layers=sizes.num_layers, hidden_size=sizes.hidden_size, eps=sizes.norm_eps)
         self.model = Transformer(sizes, Strategy(shape, **config.lightning_dar["residual"]["options"]))
+        self.model.init_weights()
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:

@@ -136,6 +136,17 @@ def load_weights(model: Transformer, checkpoint: Checkpoint) -> None:
     Raises:
         DataError: tensors that the model does not have, or the other way round; all of them, at once.
     """
+    check_fits(model, checkpoint)
+    state = model.state_dict()
+    for name in checkpoint.tensors.infos:
+        if state[name].is_meta:
+            model.load_state_dict({name: checkpoint.tensors.read(name)}, strict=False, assign=True)
+        else:
+            state[name].copy_(checkpoint.tensors.read(name))
+
+
+def check_fits(model: Transformer, checkpoint: Checkpoint) -> None:
+    """Raises DataError for tensors that the model does not have, or the other way round, or of another shape."""
     state = model.state_dict()
     found, wanted = set(checkpoint.tensors.infos), set(state)
     if found != wanted:
@@ -147,10 +158,6 @@ def load_weights(model: Transformer, checkpoint: Checkpoint) -> None:
     for name, info in checkpoint.tensors.infos.items():
         if tuple(state[name].shape) != info.shape:
             raise DataError(f"'{checkpoint.path}': {name} has shape {info.shape}, not {tuple(state[name].shape)}")
-        if state[name].is_meta:
-            model.load_state_dict({name: checkpoint.tensors.read(name)}, strict=False, assign=True)
-        else:
-            state[name].copy_(checkpoint.tensors.read(name))
 
 
 def build_on_meta(config: TransformerConfig, residual: ResidualConfig, plugin: str | None = None) -> Transformer:

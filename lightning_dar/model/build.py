@@ -2,7 +2,7 @@
 
 from lightning_dar.model.config import TransformerConfig
 from lightning_dar.model.transformer import Transformer
-from lightning_dar.residual import ResidualConfig, Shape, build_residual
+from lightning_dar.residual import Residual, ResidualConfig, Shape, build_residual
 
 
 def build_transformer(config: TransformerConfig, residual: ResidualConfig, plugin: str | None = None) -> Transformer:
@@ -16,5 +16,12 @@ def build_transformer(config: TransformerConfig, residual: ResidualConfig, plugi
     Raises:
         UsageError: sizes, strategy or options that cannot work.
     """
+    model = Transformer(config, build_strategy(config, residual, plugin))
+    model.init_weights()
+    return model
+
+
+def build_strategy(config: TransformerConfig, residual: ResidualConfig, plugin: str | None = None) -> Residual:
+    """The strategy that wires such a network, not initialised yet; raises what `build_transformer` raises."""
     shape = Shape(num_layers=config.num_layers, hidden_size=config.hidden_size, eps=config.norm_eps)
-    return Transformer(config, build_residual(residual, shape, plugin))
+    return build_residual(residual, shape, plugin)

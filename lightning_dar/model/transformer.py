@@ -1,6 +1,7 @@
 """The transformer: one loop over sublayers, wired by a residual strategy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -16,7 +17,10 @@ from lightning_dar.residual.base import Residual
 
 
 class Transformer(nn.Module):
-    """Token ids [B, T] -> logits [B, T, V]. Which sublayer reads what is the residual strategy's matter."""
+    """Token ids [B, T] -> logits [B, T, V]. Which sublayer reads what is the residual strategy's matter.
+
+    Weights are not initialised yet: `build_transformer` does it.
+    """
 
     def __init__(self, config: TransformerConfig, residual: Residual):
         super().__init__()
@@ -34,7 +38,6 @@ class Transformer(nn.Module):
         self.residual = residual
         self.norm = nn.RMSNorm(config.hidden_size, config.norm_eps)
         self.head = None if config.tie_embeddings else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.init_weights()
 
     def forward(
         self,
@@ -60,12 +63,18 @@ class Transformer(nn.Module):
         residual = self.residual if residual is None else residual
         context = self._context(input_ids, document_ids, cache)
         state = residual.start(self.embed(input_ids))
-        for site, sublayer in enumerate(self.sublayers):
-            x = residual.read(state, site)
-            y = sublayer(x, context)
-            state = residual.write(state, y, site)
+        for layer in range(self.config.num_layers):
+            state = self.layer(layer, residual, state, context)
         hidden = self.norm(residual.finish(state))
         return head(hidden, self.embed.weight if self.head is None else self.head.weight)
+
+    def layer(self, layer: int, residual: Residual, state: Any, context: Context) -> Any:
+        """Attention and MLP of one layer: each reads, computes, writes."""
+        for site in (2 * layer, 2 * layer + 1):
+            x = residual.read(state, site)
+            y = self.sublayers[site](x, context)
+            state = residual.write(state, y, site)
+        return state
 
     def _context(self, input_ids: Tensor, document_ids: Tensor | None, cache: KVCache | None) -> Context:
         config, seq_len, seen = self.config, input_ids.shape[1], 0 if cache is None else cache.length
@@ -75,14 +84,29 @@ class Transformer(nn.Module):
         mask = document_mask(document_ids, "sdpa" if seen else config.attention_backend)
         return Context(cos, sin, mask[..., -seq_len:, :] if seen and mask is not None else mask, cache)
 
+    def parts(self) -> Iterator[tuple[str, nn.Module]]:
+        """All that has parameters, by name, in the order in which it is initialised."""
+        yield "embed", self.embed
+        for site, sublayer in enumerate(self.sublayers):
+            yield f"sublayers.{site}", sublayer
+        yield "norm", self.norm
+        if self.head is not None:
+            yield "head", self.head
+        yield "residual", self.residual
+
     def init_weights(self) -> None:
-        """Matrices normal with `init_std`, biases zero, norms one; then the strategy's own parameters."""
-        for part in (self.embed, self.sublayers, self.norm, self.head):
-            for module in part.modules() if part is not None else ():
-                if isinstance(module, nn.RMSNorm):
-                    nn.init.ones_(module.weight)
-                elif isinstance(module, (nn.Linear, nn.Embedding)):
-                    nn.init.normal_(module.weight, std=self.config.init_std)
-                    if getattr(module, "bias", None) is not None:
-                        nn.init.zeros_(module.bias)
-        self.residual.reset_parameters()
+        for _, part in self.parts():
+            self.init_part(part)
+
+    def init_part(self, part: nn.Module) -> None:
+        """Matrices normal with `init_std`, biases zero, norms one; the strategy initialises its own parameters."""
+        if part is self.residual:
+            self.residual.reset_parameters()
+            return
+        for module in part.modules():
+            if isinstance(module, nn.RMSNorm):
+                nn.init.ones_(module.weight)
+            elif isinstance(module, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(module.weight, std=self.config.init_std)
+                if getattr(module, "bias", None) is not None:
+                    nn.init.zeros_(module.bias)

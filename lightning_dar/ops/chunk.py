@@ -59,6 +59,14 @@ def enter_logits(logits: Tensor, sources: Sources, slot: int, after: int) -> Non
     torch.mul(scores, sources.inverse_rms[:, slot, None], out=logits[:, slot, after + 1 :])
 
 
+def all_logits(sources: Sources, after: list[int]) -> Tensor:
+    """[M, len(after), rows] of all sources written; `after` as in `open_chunk`."""
+    logits = sources.queries.new_empty(len(sources.values), len(after), len(sources.queries))
+    for slot, row in enumerate(after):
+        enter_logits(logits, sources, slot, row)
+    return logits
+
+
 def open_chunk(sources: Sources, logits: Tensor, after: list[int], start: int, before: Chunk | None) -> Chunk:
     """Phase one of the chunk that begins with row `start`, in the memory of the one that was open before.
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from lightning_dar.ops.chunk import CHUNK_ROWS, Chunk, Sources, chunk_start, enter_logits, open_chunk
+from lightning_dar.ops.chunk import CHUNK_ROWS, Chunk, Sources, all_logits, chunk_start, open_chunk
 from lightning_dar.ops.row import RowGradient
 from lightning_dar.ops.scores import add_weighted
 
@@ -54,9 +54,7 @@ class Gradients:
 
     def __init__(self, sources: Sources, after: list[int]):
         self.after = after
-        self.logits = sources.queries.new_empty(len(sources.values), len(after), len(sources.queries))
-        for slot, row in enumerate(after):
-            enter_logits(self.logits, sources, slot, row)
+        self.logits = all_logits(sources, after)
         self.d_queries = torch.zeros_like(sources.queries)  # dU [rows, D]
         tokens, rows = len(sources.values), len(sources.queries)
         self.log_sum = sources.queries.new_full((tokens, rows), torch.inf)  # a row without backward weighs nothing

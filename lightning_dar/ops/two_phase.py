@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_dar.ops.chunk import Chunk, Sources, chunk_start, enter_logits, open_chunk
+from lightning_dar.ops.chunk import Chunk, Sources, all_logits, chunk_start, enter_logits, open_chunk
 from lightning_dar.ops.chunk_backward import Gradients
 from lightning_dar.ops.history import History, add_read
 from lightning_dar.ops.naive import depth_read
@@ -47,7 +47,8 @@ class Tape:
 
 
 class Workspace:
-    """What the histories of one forward pass share. It goes with the last of them, not with autograd's graph."""
+    """What the histories of one forward pass share. It goes with the last of them, not with autograd's graph; a
+    checkpoint around reads keeps a history until the backward, so logits and chunk go with the last row."""
 
     def __init__(self, source: Tensor, queries: Tensor, capacity: int):
         tokens, dim = source.numel() // source.shape[-1], source.shape[-1]
@@ -59,7 +60,7 @@ class Workspace:
         )
         # Through `.data`: autograd counts the versions of what it saves, but a slot is complete before it is read.
         self._values, self._inverse_rms = self.sources.values.data, self.sources.inverse_rms.data
-        self.logits = queries.new_empty(tokens, capacity, len(queries), requires_grad=False)
+        self._logits: Tensor | None = queries.new_empty(tokens, capacity, len(queries), requires_grad=False)
         self.tape = Tape()
         self.chunk: Chunk | None = None
 
@@ -70,8 +71,22 @@ class Workspace:
         elif torch._C._current_graph_task_id() == -1 or written[slot] != after:  # not a checkpoint that runs again
             raise RuntimeError("a depth history was continued twice: two appends to the same history")
         self._values[:, slot] = source
-        self._inverse_rms[:, slot] = inverse_rms(source, eps, self.logits.dtype)
+        self._inverse_rms[:, slot] = inverse_rms(source, eps, self._inverse_rms.dtype)
         enter_logits(self.logits, self.sources, slot, after)
+
+    @property
+    def logits(self) -> Tensor:
+        """[M, sources, rows]; once they are gone, those of the backward in which a checkpoint runs again."""
+        if self._logits is not None:
+            return self._logits
+        if torch._C._current_graph_task_id() == -1:
+            return all_logits(self.sources, self.tape.after)
+        return self.tape.gradients(self.sources).logits
+
+    def rest(self, row: int) -> None:
+        """After the read of `row`: the last one of a forward leaves the sources only."""
+        if row == len(self.sources.queries) - 1 and torch._C._current_graph_task_id() == -1:
+            self._logits = self.chunk = None
 
     def chunk_of(self, row: int, count: int) -> Chunk:
         """The chunk of `row`; phase one is done where another chunk was open."""
@@ -197,6 +212,7 @@ class _Read(torch.autograd.Function):
         flat = None if stream is None else stream.reshape(-1, stream.shape[-1]).to(sources.queries.dtype)
         extra = Private(private, sources, row, eps)
         total = read_row(Row(chunk, sources, workspace.logits, row, count, extra), flat, gate)
+        workspace.rest(row)
         dtype = sources.values.dtype
         for seen in (stream, *private):
             if seen is not None and seen.dtype != dtype:

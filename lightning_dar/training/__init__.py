@@ -2,6 +2,6 @@
 
 from lightning_dar.training.module import LanguageModel
 from lightning_dar.training.optimizer import OptimizerConfig
-from lightning_dar.training.parallelize import FSDP2
+from lightning_dar.training.strategies import FSDP, FSDP2
 
-__all__ = ["FSDP2", "LanguageModel", "OptimizerConfig"]
+__all__ = ["FSDP", "FSDP2", "LanguageModel", "OptimizerConfig"]

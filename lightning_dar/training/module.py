@@ -5,8 +5,10 @@ from functools import partial
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch.strategies import FSDPStrategy
 from torch import Tensor
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from lightning_dar.checkpoint.description import DESCRIPTION_KEY, describe
@@ -14,10 +16,12 @@ from lightning_dar.checkpoint.load import Checkpoint, build_on_meta, load_weight
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.model import RopeScaling, Transformer, build_transformer, resolve_config
 from lightning_dar.residual import ResidualConfig
+from lightning_dar.training.deferred import build_deferred, initialise, read_from
 from lightning_dar.training.loss import IGNORE_INDEX, chunked_cross_entropy
 from lightning_dar.training.metrics import validation_metrics
 from lightning_dar.training.optimizer import OptimizerConfig, build_optimizer, warmup_cosine
-from lightning_dar.training.parallelize import parallelize
+from lightning_dar.training.parallelize import ActivationCheckpointing, checkpointed_layers, parallelize
+from lightning_dar.training.strategies import FSDP, FSDP_PREFIX
 
 Batch = dict[str, Tensor]
 
@@ -31,6 +35,8 @@ class LanguageModel(L.LightningModule):
         optimizer: OptimizerConfig = OptimizerConfig(),
         init_from: str | None = None,
         freeze_base: bool = False,
+        activation_checkpointing: ActivationCheckpointing = "none",
+        compile: bool = False,
         **architecture: Any,
     ):
         """
@@ -40,6 +46,10 @@ class LanguageModel(L.LightningModule):
             init_from: checkpoint whose weights training starts from: a .ckpt file, or a sharded, converted or
                 Hugging Face folder. Architecture and strategy are then the checkpoint's.
             freeze_base: train only the strategy's own parameters.
+            activation_checkpointing: what the backward computes again instead of holding it: `none`, `sublayer` (the
+                inside of every sublayer), `full` (whole layers, depth reads included), or the fraction of the layers,
+                such as 0.5, that is treated as in `full`.
+            compile: compile every sublayer with torch.compile.
             architecture: a preset and explicit sizes, see `resolve_config`.
 
         Raises:
@@ -51,6 +61,7 @@ class LanguageModel(L.LightningModule):
         self.residual = ResidualConfig(**residual) if isinstance(residual, dict) else residual
         self.optimizer = OptimizerConfig(**optimizer) if isinstance(optimizer, dict) else optimizer
         self.init_from, self.freeze_base = init_from, freeze_base
+        self.activation_checkpointing, self.compile_sublayers = activation_checkpointing, compile
         self.hf_config: dict[str, Any] | None = None
         self.known_tokenizer: str | None = None
         if init_from is None:
@@ -59,6 +70,7 @@ class LanguageModel(L.LightningModule):
             self._take_over(open_checkpoint(init_from), architecture)
         # Shapes only: costs nothing, and finds what cannot work before any data is read.
         model = build_on_meta(replace(self.config, vocab_size=self.config.vocab_size or 1), self.residual)
+        checkpointed_layers(activation_checkpointing, self.config.num_layers)
         if freeze_base and not any(True for _ in model.residual.parameters()):
             raise UsageError(f"model.freeze_base: strategy '{self.residual.name}' has no parameters to train")
         self.save_hyperparameters(
@@ -67,6 +79,8 @@ class LanguageModel(L.LightningModule):
                 "residual": asdict(self.residual),
                 "optimizer": asdict(self.optimizer),
                 "freeze_base": freeze_base,
+                "activation_checkpointing": activation_checkpointing,
+                "compile": compile,
             }
         )
 
@@ -97,8 +111,10 @@ class LanguageModel(L.LightningModule):
         Raises:
             UsageError: a vocabulary smaller than the data's, or a strategy that cannot shard the model.
         """
-        if isinstance(self.trainer.strategy, FSDPStrategy):
-            raise UsageError("trainer.strategy=fsdp: use the class_path lightning_dar.training.FSDP2 instead")
+        if isinstance(self.trainer.strategy, FSDPStrategy) and not isinstance(self.trainer.strategy, FSDP):
+            raise UsageError(
+                "trainer.strategy=fsdp: use the class_path lightning_dar.training.FSDP2 or lightning_dar.training.FSDP"
+            )
         data = self.trainer.datamodule
         data_vocabulary, self.tokenizer = getattr(data, "vocab_size", None), getattr(data, "tokenizer", None)
         if self.config.vocab_size is None:
@@ -114,16 +130,29 @@ class LanguageModel(L.LightningModule):
         self.val_metrics = validation_metrics(getattr(data, "bytes_per_token", None))
 
     def configure_model(self) -> None:
-        """Builds the transformer, sharded where the strategy gives a device mesh."""
-        if self.model is None:
+        """Builds the transformer, wrapped, and sharded where the strategy gives a device mesh: part by part then."""
+        if self.model is not None:
+            return
+        start = None if self.init_from is None else open_checkpoint(self.init_from)
+        fill = None
+        if self.device_mesh is None:
             self.model = build_transformer(self.config, self.residual)
-            if self.init_from is not None:
-                load_weights(self.model, open_checkpoint(self.init_from))
-            if self.freeze_base:
-                self.model.requires_grad_(False)
-                self.model.residual.requires_grad_(True)
-            if self.device_mesh is not None:
-                parallelize(self.model, self.device_mesh)
+            if start is not None:
+                load_weights(self.model, start)
+        else:
+            self.model = build_deferred(self.config, self.residual)
+            fill = initialise(self.model) if start is None else read_from(self.model, start)
+        if self.freeze_base:
+            self.model.requires_grad_(False)
+            self.model.residual.requires_grad_(True)
+        parallelize(
+            self.model,
+            self.activation_checkpointing,
+            compile_backend="inductor" if self.compile_sublayers else None,
+            mesh=self.device_mesh,
+            compute_dtype=torch.bfloat16 if self.trainer.precision == "bf16-mixed" else None,
+            fill=fill,
+        )
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """Token ids [B, T] -> logits [B, T, V]."""
@@ -144,12 +173,25 @@ class LanguageModel(L.LightningModule):
         if total_steps == float("inf"):
             raise UsageError("trainer.max_steps: the schedule needs an end; set it, or trainer.max_epochs")
         fused = not self.trainer.precision.endswith("-mixed")
-        optimizer = build_optimizer(self.model.named_parameters(), self.optimizer, fused)
+        named = ((name.replace(FSDP_PREFIX, ""), parameter) for name, parameter in self.model.named_parameters())
+        optimizer = build_optimizer(named, self.optimizer, fused)
         factor = warmup_cosine(self.optimizer, int(total_steps))
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step"},
         }
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Lightning's, but for the norm over FSDP's flat shards, which it does not know."""
+        if isinstance(self.trainer.strategy, FSDP) and gradient_clip_val and gradient_clip_algorithm != "value":
+            self.model.clip_grad_norm_(gradient_clip_val)
+        else:
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """The checkpoint describes itself: `load_model` and the command line need nothing else."""

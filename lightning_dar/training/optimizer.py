@@ -59,7 +59,7 @@ def build_optimizer(
     groups: dict[str, list[Tensor]] = {"body": [], "other": [], "routing": []}
     for name, parameter in named_parameters:
         if parameter.requires_grad:
-            groups[_group(name, parameter)].append(parameter)
+            groups[_group(name)].append(parameter)
     routing_lr = config.lr if config.routing_lr is None else config.routing_lr
     settings = [
         {
@@ -74,10 +74,11 @@ def build_optimizer(
     return AdamW(settings, betas=config.betas, eps=config.eps, fused=fused)
 
 
-def _group(name: str, parameter: Tensor) -> str:
+def _group(name: str) -> str:
+    """By the name alone: sharded, a matrix may lie flat."""
     if name.startswith("residual."):
         return "routing"
-    return "body" if name.startswith("sublayers.") and parameter.ndim >= 2 else "other"
+    return "body" if name.startswith("sublayers.") and name.endswith("_proj.weight") else "other"
 
 
 def warmup_cosine(config: OptimizerConfig, total_steps: int) -> Callable[[int], float]:

@@ -1,48 +1,124 @@
-"""Sharding the transformer under Lightning's `ModelParallelStrategy` (FSDP2)."""
+"""What training wraps around the transformer, in place: recomputation, compilation, sharding.
 
-from datetime import timedelta
+None of the three adds a module, so parameters keep their names.
+"""
 
-from lightning.pytorch.strategies import ModelParallelStrategy
+from collections.abc import Callable, Collection
+from functools import partial
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.utils.checkpoint import checkpoint
 
 from lightning_dar.errors import UsageError
 from lightning_dar.model import Transformer
 
+ActivationCheckpointing = float | str
+Fill = Callable[[str, nn.Module], None]
 
-class FSDP2(ModelParallelStrategy):
-    """Lightning's `ModelParallelStrategy` with every device a data-parallel one and checkpoints of one file.
 
-    Lightning's own default is tensor parallelism over the devices of a node.
+def parallelize(
+    model: Transformer,
+    activation_checkpointing: ActivationCheckpointing = "none",
+    compile_backend: str | Callable[..., Any] | None = None,
+    mesh: DeviceMesh | None = None,
+    compute_dtype: torch.dtype | None = None,
+    fill: Fill | None = None,
+) -> None:
+    """Wraps the model; what recomputes lies inside what is compiled, and both inside what is sharded.
+
+    Args:
+        model: changed in place.
+        activation_checkpointing: see `checkpoint_activations`.
+        compile_backend: compiles every sublayer by itself; the loop and the depth reads between them stay eager.
+        mesh: shards over its data-parallel ranks.
+        compute_dtype: see `shard`.
+        fill: see `shard`.
+
+    Raises:
+        UsageError: an unknown mode of checkpointing, or a mesh with tensor parallelism.
     """
-
-    def __init__(self, save_distributed_checkpoint: bool = False, timeout_seconds: float = 1800.0):
-        """
-        Args:
-            save_distributed_checkpoint: write a folder with a part from each process instead of one file.
-            timeout_seconds: how long a process waits for the others.
-        """
-        super().__init__(
-            tensor_parallel_size=1,
-            save_distributed_checkpoint=save_distributed_checkpoint,
-            timeout=timedelta(seconds=timeout_seconds),
-        )
-
-    def setup_environment(self) -> None:
-        self._data_parallel_size = self.num_nodes * self.num_processes
-        super().setup_environment()
+    checkpoint_activations(model, activation_checkpointing)
+    if compile_backend is not None:
+        for sublayer in model.sublayers:
+            sublayer.compile(backend=compile_backend)
+    if mesh is not None:
+        shard(model, mesh, compute_dtype, fill)
 
 
-def parallelize(model: Transformer, mesh: DeviceMesh) -> None:
-    """Shards parameters, gradients and optimizer state over the mesh's data-parallel ranks, in place.
+def checkpoint_activations(model: Transformer, mode: ActivationCheckpointing) -> None:
+    """Recomputes activations in the backward instead of holding them.
+
+    `sublayer`: each sublayer is a region of its own, so what it reads is held, one [M, D] a site. Reads and writes
+    run once. `full`: each layer is a region, its reads and writes included, so the stream is held once a layer. Both
+    hold the sources besides, which later layers read. A fraction: that share of the layers, evenly spread, as `full`.
+    `none`: nothing. Raises UsageError for anything else.
+    """
+    layers = checkpointed_layers(mode, model.config.num_layers)
+    if mode == "sublayer":
+        for sublayer in model.sublayers:
+            sublayer.forward = MethodType(_forward_again, sublayer)
+    elif layers:
+        model.layer = MethodType(partial(_layer_again, layers), model)
+
+
+def checkpointed_layers(mode: ActivationCheckpointing, num_layers: int) -> frozenset[int]:
+    """The layers that are recomputed whole. Raises UsageError for an unknown mode."""
+    if mode in ("none", "sublayer"):
+        return frozenset()
+    if mode == "full":
+        mode = 1.0
+    if isinstance(mode, str) or not 0 <= mode <= 1:
+        takes = "none, sublayer, full, or a fraction of the layers from 0 to 1"
+        raise UsageError(f"model.activation_checkpointing={mode}: must be {takes}")
+    return frozenset(layer for layer in range(num_layers) if int((layer + 1) * mode) > int(layer * mode))
+
+
+def _forward_again(sublayer: nn.Module, *args: Any) -> Any:
+    return _recomputed(partial(type(sublayer).forward, sublayer), *args)
+
+
+def _layer_again(layers: Collection[int], model: Transformer, layer: int, *args: Any) -> Any:
+    run = partial(type(model).layer, model, layer)
+    return _recomputed(run, *args) if layer in layers else run(*args)
+
+
+def _recomputed(function: Callable[..., Any], *args: Any) -> Any:
+    return checkpoint(function, *args, use_reentrant=False)
+
+
+def shard(
+    model: Transformer, mesh: DeviceMesh, compute_dtype: torch.dtype | None = None, fill: Fill | None = None
+) -> None:
+    """Shards parameters, gradients and optimizer state over the mesh's data-parallel ranks (FSDP2).
 
     Every sublayer is a unit of its own; embedding, head and all routing parameters belong to the root, so a query
-    that any site needs is always whole. Raises UsageError for a mesh with tensor parallelism.
+    that any site needs is always whole.
+
+    Args:
+        model: changed in place.
+        mesh: with the dimensions `data_parallel` and `tensor_parallel`, as Lightning makes it.
+        compute_dtype: the sublayers' weights are gathered in it, under an autocast to it; gradients are reduced in
+            fp32. The root stays in fp32: queries and gains are never rounded.
+        fill: for a model on the meta device, (name, part) -> None gives a part its weights; it is called just before
+            the part is sharded, in the order of `Transformer.parts`.
+
+    Raises:
+        UsageError: a mesh with tensor parallelism.
     """
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     if mesh["tensor_parallel"].size() > 1:
         raise UsageError("trainer.strategy: tensor parallelism is not supported; set tensor_parallel_size to 1")
-    data_parallel = mesh["data_parallel"]
-    for sublayer in model.sublayers:
-        fully_shard(sublayer, mesh=data_parallel)
-    fully_shard(model, mesh=data_parallel)
+    policy = MixedPrecisionPolicy()
+    if compute_dtype is not None:
+        policy = MixedPrecisionPolicy(compute_dtype, torch.float32, cast_forward_inputs=False)
+    for name, part in model.parts():
+        if fill is not None:
+            fill(name, part)
+        if name.startswith("sublayers."):
+            fully_shard(part, mesh=mesh["data_parallel"], mp_policy=policy)
+    fully_shard(model, mesh=mesh["data_parallel"])

@@ -8,9 +8,13 @@ import pytest
 import torch
 import yaml
 from jsonargparse import Namespace
+from lightning.pytorch.strategies import DDPStrategy
 
-from lightning_dar.commands.trainer import RoutedCLI
+from lightning_dar.commands.trainer import RoutedCLI, RoutedTrainer
 from lightning_dar.model import build_transformer
+from lightning_dar.model.attention import Attention
+from lightning_dar.model.mlp import MLP
+from lightning_dar.training import FSDP, FSDP2
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
@@ -93,3 +97,21 @@ def test_size_overlays_say_only_what_differs(monkeypatch):
         assert content["model"]["preset"] == config.stem
         for key, value in content["model"].get("optimizer", {}).items():
             assert value != base[key], f"{config}: {key} is the base's already"
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp", "fsdp2"])
+def test_strategy_overlays(name, monkeypatch):
+    """The trainer that they make, but for the GPUs, and what it would wrap."""
+    monkeypatch.chdir(ROOT)
+    asked = Parsed(command(ROOT / f"configs/strategy/{name}.yaml")).trainer.strategy
+    strategy = RoutedTrainer(accelerator="cpu", devices=2, strategy=asked, logger=False).strategy
+    kind, checkpointing = {"ddp": (DDPStrategy, "none"), "fsdp": (FSDP, "none"), "fsdp2": (FSDP2, "full")}[name]
+    assert type(strategy) is kind
+    if name == "fsdp":
+        assert strategy.kwargs["auto_wrap_policy"]._module_classes == {Attention, MLP}
+        assert strategy.kwargs["use_orig_params"], "optimizer groups need the parameters themselves"
+        mixed = strategy.mixed_precision_config
+        assert (mixed.param_dtype, mixed.reduce_dtype, mixed.buffer_dtype) == (None, None, None)
+    if name == "fsdp2":
+        assert strategy._save_distributed_checkpoint
+    assert Parsed(command(ROOT / f"configs/strategy/{name}.yaml")).model.activation_checkpointing == checkpointing

@@ -5,15 +5,14 @@ from functools import partial
 
 import pytest
 import torch
-from torch.utils.checkpoint import checkpoint
 
 from benchmarks.held import held_bytes
-from lightning_dar.model import Transformer, build_transformer, resolve_config
+from lightning_dar.model import build_transformer, resolve_config
 from lightning_dar.planning.activations import held, reads_again
 from lightning_dar.planning.precision import precision_of
 from lightning_dar.planning.trace import trace_strategy
 from lightning_dar.residual import ResidualConfig, available_residuals
-from lightning_dar.training import parallelize
+from lightning_dar.training.parallelize import checkpoint_activations
 
 SMALL = {"num_layers": 4, "hidden_size": 96}
 DEEP = {"num_layers": 10, "hidden_size": 48}
@@ -21,7 +20,6 @@ STRATEGIES = [ResidualConfig(name=name) for name in available_residuals()]
 STRATEGIES.append(ResidualConfig(name="attnres", options={"granularity": "sublayer"}))
 IDS = [" ".join([strategy.name, *strategy.options.values()]) for strategy in STRATEGIES]
 each_strategy = pytest.mark.parametrize("residual", STRATEGIES, ids=IDS)
-checkpoint_activations = getattr(parallelize, "checkpoint_activations", None)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -78,22 +76,12 @@ def test_without_norms_on_queries_and_keys():
     assert ids.numel() * kept.sublayers == pytest.approx(counted, rel=0.03)
 
 
-def recompute_sublayers(model: Transformer) -> None:
-    for sublayer in model.sublayers:
-        sublayer.forward = partial(checkpoint, sublayer.forward, use_reentrant=False, preserve_rng_state=False)
-
-
 @each_strategy
-def test_sublayers_computed_again(residual):
-    agrees(residual, SMALL, mode="sublayer", wrap=recompute_sublayers, seq_len=64, within=0.05)
-
-
-@each_strategy
-@pytest.mark.skipif(checkpoint_activations is None, reason="layers are not checkpointed here")
-def test_layers_computed_again(residual):
-    """With more tokens: a checkpoint also keeps the state of the random numbers, 5 KB a layer."""
-    wrap = partial(checkpoint_activations, mode="full")
-    agrees(residual, SMALL, mode="full", wrap=wrap, seq_len=256, within=0.1)
+@pytest.mark.parametrize("mode", ["sublayer", "full"])
+def test_what_is_computed_again(residual, mode):
+    """With more tokens: a checkpoint also keeps the state of the random numbers, 5 KB a region."""
+    wrap = partial(checkpoint_activations, mode=mode)
+    agrees(residual, SMALL, mode=mode, wrap=wrap, seq_len=256, within=0.1)
 
 
 def test_a_share_of_the_layers_lies_between_none_and_all():

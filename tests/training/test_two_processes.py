@@ -14,7 +14,14 @@ from lightning_dar import load_model
 ROOT = Path(__file__).parents[2]
 STRATEGIES = {
     "ddp": ["--trainer.strategy=ddp"],
-    "fsdp2": ["--trainer.strategy.class_path=lightning_dar.training.FSDP2"],
+    "fsdp": ["--trainer.strategy.class_path=lightning_dar.training.FSDP"],
+    "fsdp2": [
+        "--trainer.strategy.class_path=lightning_dar.training.FSDP2",
+        "--trainer.accumulate_grad_batches=2",
+        "--data.batch_size=2",
+        "--trainer.val_check_interval=4",
+        "--model.activation_checkpointing=full",
+    ],
 }
 
 
@@ -40,7 +47,7 @@ def alone(folder) -> Path:
     return fit(folder / "alone", "--data.batch_size=8", "--trainer.gradient_clip_val=0.5")
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow), "fsdp2"])
 def test_weights_and_metrics_agree_with_one_process(strategy, alone, folder):
     two = ["--data.batch_size=4", "--trainer.devices=2", "--trainer.gradient_clip_val=0.5", *STRATEGIES[strategy]]
     checkpoint = fit(folder / strategy, *two)
