@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 
 def held_bytes(forward: Callable[[], Tensor], owned: Iterable[Tensor]) -> int:
@@ -36,7 +37,8 @@ def held_bytes(forward: Callable[[], Tensor], owned: Iterable[Tensor]) -> int:
 
 
 def _tensors() -> list[Tensor]:
-    return [item for item in gc.get_objects() if issubclass(type(item), Tensor)]
+    tensors = [item for item in gc.get_objects() if issubclass(type(item), Tensor)]
+    return [item for item in tensors if not issubclass(type(item), FakeTensor)]  # what a compiler keeps has no storage
 
 
 def _storage(tensor: Tensor) -> int:
