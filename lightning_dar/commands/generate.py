@@ -7,7 +7,7 @@ from pathlib import Path
 from lightning_dar.checkpoint.load import load_weights, open_checkpoint
 from lightning_dar.checkpoint.settings import tokenizer_of
 from lightning_dar.commands.device import find_device
-from lightning_dar.commands.parser import PlainParser, add_plugins, use_plugins
+from lightning_dar.commands.parser import PlainParser, add_device, add_plugins, use_plugins
 from lightning_dar.data.tokenizer import Tokenizer
 from lightning_dar.errors import UsageError
 
@@ -26,7 +26,7 @@ def make_parser() -> PlainParser:
         "--top_p", type=float | None, default=None, help="Sample among the tokens that together reach this probability."
     )
     parser.add_argument("--seed", type=int, default=0, help="The same seed gives the same text.")
-    parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, mps; auto takes the fastest there is.")
+    add_device(parser)
     parser.add_argument(
         "--ignore_end", action="store_true", help="Go on to max_new_tokens when the model ends its text before."
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
-from lightning_dar.commands.parser import PlainParser, add_plugins, use_plugins
+from lightning_dar.commands.parser import PlainParser, add_device, add_plugins, use_plugins
 from lightning_dar.errors import UsageError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def make_parser() -> PlainParser:
     parser.add_argument(
         "--seq_len", type=int | None, default=None, help="Tokens a window; default: the first checkpoint's."
     )
-    parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, mps; auto takes the fastest there is.")
+    add_device(parser)
     parser.add_argument("--overwrite", action="store_true", help="Replace an existing report.")
     add_plugins(parser)
     return parser

@@ -41,6 +41,11 @@ def add_plugins(parser: ArgumentParser) -> None:
     )
 
 
+def add_device(parser: ArgumentParser) -> None:
+    """What `find_device` takes."""
+    parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, mps; auto takes the fastest there is.")
+
+
 def use_plugins(plugins: str | list[str]) -> None:
     """Imports what `--plugins` names. Raises UsageError naming a module that cannot be imported."""
     load_plugins([plugins] if isinstance(plugins, str) else plugins)

@@ -7,6 +7,7 @@ from typing import Any
 
 from lightning_dar.diagnostics.bootstrap import LEVEL, MIN_UNITS
 from lightning_dar.inspection.causal import SELECTIONS
+from lightning_dar.inspection.words import counted
 from lightning_dar.report.chart import Axis, BarChart, Chart, HeatMap, LineChart, Section, Series
 
 Inspected = dict[str, Any]  # one of the report's checkpoints
@@ -38,7 +39,7 @@ def sections_of(report: dict[str, Any]) -> list[Section]:
 
 def _over(data: dict[str, Any]) -> str:
     """What the whiskers and bands of the charts are."""
-    units = f"{data['bootstrap_units']:,} {data['bootstrap_unit']}" + "s" * (data["bootstrap_units"] != 1)
+    units = counted(data["bootstrap_units"], data["bootstrap_unit"])
     return f"no interval over {units}" if data["bootstrap_units"] < MIN_UNITS else f"{LEVEL:.0%} interval over {units}"
 
 
@@ -189,26 +190,14 @@ def _selection(routed: list[Inspected], over: str) -> BarChart:
 
 
 def _strength(swept: list[Inspected], over: str) -> LineChart:
-    series = []
-    for found in swept:
-        rows = found["causal"]["strength"]
-        columns = {key: [row[key] for row in rows] for key in ("strength", "difference", "low", "high")}
-        series.append(
-            Series(
-                name=found["name"],
-                x=columns["strength"],
-                y=columns["difference"],
-                low=columns["low"],
-                high=columns["high"],
-            )
-        )
+    rows_by_name = [(found["name"], found["causal"]["strength"]) for found in swept]
     return LineChart(
         name="strength",
         title="Strength of the routed branch",
         caption=f"Change in loss when every read is scaled; 1 is the network as it is. Band: {over}.",
         x=Axis(label="strength", unit="times"),
         y=LOSS_CHANGE,
-        series=series,
+        series=[replace(_bars(name, rows), x=[row["strength"] for row in rows]) for name, rows in rows_by_name],
     )
 
 

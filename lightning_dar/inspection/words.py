@@ -19,7 +19,7 @@ def lead_of(report: dict[str, Any]) -> str:
 
 def _units(data: dict[str, Any]) -> str:
     """How much text, and what intervals are over."""
-    documents, windows = _count(data["documents"], "document"), _count(data["windows"], "window")
+    documents, windows = counted(data["documents"], "document"), counted(data["windows"], "window")
     if data["bootstrap_units"] < MIN_UNITS:
         return f"{documents} in {windows}: too few for intervals"
     if data["bootstrap_unit"] == "window":
@@ -27,7 +27,8 @@ def _units(data: dict[str, Any]) -> str:
     return documents
 
 
-def _count(number: int, name: str) -> str:
+def counted(number: int, name: str) -> str:
+    """`1 window`, `2 windows`."""
     return f"{number:,} {name}" + "s" * (number != 1)
 
 
@@ -77,14 +78,21 @@ def is_collapsed(deep: dict[str, float]) -> bool:
 
 def _selectivity(uniform: dict[str, Any]) -> str:
     """What uniform weights in place of the learned ones cost."""
-    changes = f"with uniform weights the loss changes by {_signed(uniform)}"
-    if uniform["low"] is None:
-        return f"{changes[0].upper()}{changes[1:]}."
-    if uniform["low"] > 0:
-        return f"Choosing is worth something: {changes}."
-    if uniform["high"] < 0:
-        return f"Choosing does harm on this text: {changes}."
-    return f"Choosing is not shown to be worth anything: {changes}."
+    changes = f"with uniform weights the loss changes by {_signed(uniform)}."
+    claim = _claim(
+        uniform,
+        above="Choosing is worth something",
+        below="Choosing does harm on this text",
+        neither="Choosing is not shown to be worth anything",
+    )
+    return f"{changes[0].upper()}{changes[1:]}" if claim is None else f"{claim}: {changes}"
+
+
+def _claim(found: dict[str, Any], *, above: str, below: str, neither: str) -> str | None:
+    """By the side of zero on which the whole interval lies; None where there is no interval to claim by."""
+    if found["low"] is None:
+        return None
+    return above if found["low"] > 0 else below if found["high"] < 0 else neither
 
 
 def _mass(causal: dict[str, Any]) -> str:
@@ -93,13 +101,13 @@ def _mass(causal: dict[str, Any]) -> str:
     if found["value"] is None:
         return "Whether mass tells importance cannot be said: no site orders three sources."
     number = f"rank correlation {found['value']:.2f}{_interval(found, '.2f')} within sites, on average"
-    if found["low"] is None:
-        return f"Mass and importance have {number}."
-    if found["low"] > 0:
-        return f"Sources with more mass matter more: {number}."
-    if found["high"] < 0:
-        return f"Sources with more mass matter less: {number}."
-    return f"Mass is not shown to tell importance: {number}."
+    claim = _claim(
+        found,
+        above="Sources with more mass matter more",
+        below="Sources with more mass matter less",
+        neither="Mass is not shown to tell importance",
+    )
+    return f"Mass and importance have {number}." if claim is None else f"{claim}: {number}."
 
 
 def _most(causal: dict[str, Any]) -> str:

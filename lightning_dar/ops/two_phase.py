@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lightning_dar.ops.chunk import Chunk, Sources, all_logits, chunk_start, enter_logits, open_chunk
 from lightning_dar.ops.chunk_backward import Gradients
-from lightning_dar.ops.history import History, add_read
+from lightning_dar.ops.history import History, add_read, with_private
 from lightning_dar.ops.naive import depth_read
 from lightning_dar.ops.row import Private, Row, read_row, row_backward
 from lightning_dar.ops.scores import full_precision, inverse_rms, opaque, refuse_double_backward
@@ -137,7 +137,7 @@ class TwoPhaseHistory(History):
         null: Tensor | None = None,
         current: Tensor | None = None,
     ) -> Tensor:
-        private = [source for source in (null, current) if source is not None]
+        private = with_private((), null, current)
         if self.workspace is None:
             return add_read(depth_read(private, self.query[row], self.gain[row], self.eps), stream, gate)
         return _Read.apply(stream, gate, self.token, self.workspace, row, self.count, self.eps, *private)

@@ -6,6 +6,7 @@ are. State that a strategy keeps elsewhere than in `RoutedResidual.open_history`
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from lightning_dar.model import TransformerConfig
 from lightning_dar.ops import History
+from lightning_dar.ops.history import with_private
 from lightning_dar.planning.precision import Precision
 from lightning_dar.residual import ResidualConfig, Shape, build_residual
 
@@ -114,14 +116,12 @@ class _NotedHistory(History):
         null: Tensor | None = None,
         current: Tensor | None = None,
     ) -> Tensor:
-        private = [source for source in (null, current) if source is not None]
+        private = with_private((), null, current)
         self.notes.reads.append(Read(row=row, kept=self.count, private=len(private), final=self.notes.final))
         if current is not None:  # a null source is a parameter, expanded
             self.notes.private.append(current)
         seen = [*self.notes.sources[:1], *private, *([] if stream is None else [stream])]
-        dtype = seen[0].dtype
-        for tensor in seen:
-            dtype = torch.promote_types(dtype, tensor.dtype)
+        dtype = reduce(torch.promote_types, (tensor.dtype for tensor in seen))
         return seen[0].new_empty(seen[0].shape, dtype=dtype)
 
 

@@ -14,9 +14,9 @@ from bisect import bisect_left
 
 from lightning_dar.ops import DepthRead
 from lightning_dar.ops.chunk import CHUNK_ROWS, chunk_start
+from lightning_dar.planning.activations import FP32
 from lightning_dar.planning.trace import Trace
 
-FP32 = 4
 BACKWARD = 2
 
 

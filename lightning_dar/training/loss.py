@@ -14,15 +14,17 @@ from torch.nn import functional as F
 
 from lightning_dar.data.windows import IGNORE_INDEX
 
+CHUNK_LOGITS = 2**26  # 256 MiB of fp32
 
-def chunked_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, chunk_logits: int = 2**26) -> Tensor:
+
+def chunked_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, chunk_logits: int = CHUNK_LOGITS) -> Tensor:
     """Sum of the cross entropies of all targets that are not -100.
 
     Args:
         hidden: [B, T, D], any float dtype.
         weight: [V, D], the head.
         targets: int64 [B, T]; -100 is ignored.
-        chunk_logits: logits held at a time, in elements (2**26 is 256 MiB of fp32).
+        chunk_logits: logits held at a time, in elements.
 
     Returns:
         fp32 scalar, in nats. Its backward runs once.
@@ -33,7 +35,7 @@ def chunked_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, chunk
 
 
 def token_cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, chunk_logits: int = 2**26
+    hidden: Tensor, weight: Tensor, targets: Tensor, chunk_logits: int = CHUNK_LOGITS
 ) -> tuple[Tensor, Tensor]:
     """The sum of `chunked_cross_entropy`, to the last bit, and its terms; same arguments, without gradient.
 
