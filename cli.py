@@ -14,11 +14,11 @@ import sys
 from collections.abc import Sequence
 
 from lightning_dar.commands import PLAIN, plain_command
-from lightning_dar.errors import DataError, UsageError
+from lightning_dar.errors import DataError, TrainingError, UsageError
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Runs a subcommand; bad input ends in one line and status 2 (usage) or 1 (data)."""
+    """Runs a subcommand; what is wrong ends in one line and status 2 (usage) or 1 (data, training)."""
     args = sys.argv[1:] if args is None else list(args)
     try:
         if args and args[0] in PLAIN:
@@ -29,7 +29,7 @@ def main(args: Sequence[str] | None = None) -> None:
             trainer.run(args)
     except UsageError as error:
         sys.exit(_say(error, 2))
-    except DataError as error:
+    except (DataError, TrainingError) as error:
         sys.exit(_say(error, 1))
     except KeyboardInterrupt:
         sys.exit(130)

@@ -2,6 +2,7 @@
 
 from callbacks.branch_strength import BranchStrength
 from callbacks.final_validation import FinalValidation
+from callbacks.interruption import Interruption
 from callbacks.routing_collapse import RoutingCollapse
 from callbacks.routing_sharpness import RoutingSharpness
 from callbacks.run_summary import RunSummary
@@ -12,6 +13,7 @@ from callbacks.throughput import Throughput
 __all__ = [
     "BranchStrength",
     "FinalValidation",
+    "Interruption",
     "RoutingCollapse",
     "RoutingSharpness",
     "RunSummary",

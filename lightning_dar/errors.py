@@ -1,4 +1,4 @@
-"""The two errors a user can cause; `cli.py` prints either as one line, without a stack trace."""
+"""The errors that `cli.py` prints as one line, without a stack trace."""
 
 
 class UsageError(ValueError):
@@ -7,3 +7,7 @@ class UsageError(ValueError):
 
 class DataError(ValueError):
     """Data or a checkpoint that cannot be used as it lies on disk. `cli.py` exits with status 1."""
+
+
+class TrainingError(RuntimeError):
+    """A run that cannot go on, though what it was given was right. `cli.py` exits with status 1."""

@@ -9,13 +9,16 @@ from typing import Any
 
 import torch
 from jsonargparse import Namespace
+from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lightning_dar.checkpoint.load import Checkpoint, open_checkpoint
+from lightning_dar.checkpoint.saved import open_or_offer
 from lightning_dar.checkpoint.settings import TRAINER_KEY, own_tokenizer, settings_of
 from lightning_dar.commands import PLAIN, plain_command
+from lightning_dar.commands.continued import last_checkpoint, same_logs, without_run
 from lightning_dar.commands.parser import OneLine, add_plugins, use_plugins
 from lightning_dar.commands.table import table
 from lightning_dar.data import TextData
@@ -25,10 +28,20 @@ from lightning_dar.residual import ResidualConfig
 from lightning_dar.residual.build import checked_options
 from lightning_dar.residual.registry import residual_class
 from lightning_dar.training import LanguageModel
+from lightning_dar.training.saving import WholeFiles
 
 DEFAULT_TOKENIZER = signature(TextData).parameters["tokenizer"].default
 DEFAULT_CALLBACKS = [
-    {"class_path": "lightning.pytorch.callbacks.ModelCheckpoint", "init_args": {"save_last": "link"}},
+    {
+        "class_path": "lightning.pytorch.callbacks.ModelCheckpoint",
+        "init_args": {  # the two newest: one is left where the other cannot be read
+            "monitor": "step",
+            "mode": "max",
+            "save_top_k": 2,
+            "save_last": "link",
+            "enable_version_counter": False,
+        },
+    },
     {"class_path": "lightning.pytorch.callbacks.LearningRateMonitor"},
     {"class_path": "lightning.pytorch.callbacks.TQDMProgressBar"},  # one line, where rich's would wrap
     {"class_path": "callbacks.Throughput"},  # before those that measure, which it would take for waiting
@@ -39,9 +52,10 @@ DEFAULT_CALLBACKS = [
     {"class_path": "callbacks.SampleText"},
     {"class_path": "callbacks.FinalValidation"},
     {"class_path": "callbacks.RunSummary"},
+    {"class_path": "callbacks.Interruption"},
 ]
 DOMAIN_METRICS = ("loss", "perplexity", "bits_per_byte")
-FOUND_BY_LIGHTNING = ("last", "best", "hpc", "registry")
+FOUND_BY_LIGHTNING = ("last", "best", "hpc", "registry")  # `last` for fit is found by us
 VALIDATE_TRAINER = {
     "logger": False,
     "enable_checkpointing": False,
@@ -91,7 +105,12 @@ class SaveConfig(SaveConfigCallback):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         config = json.loads(self.parser.dump(self.config, format="json", skip_none=False))
-        checkpoint[TRAINER_KEY] = {key: config.get(key) for key in ("trainer", "seed_everything")}
+        checkpoint[TRAINER_KEY] = {
+            "trainer": without_run(config["trainer"]),
+            "seed_everything": config.get("seed_everything"),
+        }
+        for logger in trainer.loggers:
+            logger.save()  # what comes before a checkpoint is not logged again after it
 
 
 class OneLineParser(OneLine, LightningArgumentParser):
@@ -107,6 +126,7 @@ class RoutedCLI(LightningCLI):
             TextData,
             trainer_class=RoutedTrainer,
             save_config_callback=SaveConfig,
+            save_config_kwargs={"overwrite": True},  # a run that goes on has one in its folder
             seed_everything_default=42,
             parser_class=OneLineParser,
             auto_configure_optimizers=False,
@@ -145,10 +165,18 @@ class RoutedCLI(LightningCLI):
         self.config = parser.parse_args(args)
         subcommand = self.config.subcommand
         path = self.config[subcommand].get("ckpt_path")
-        named = path is not None and path not in FOUND_BY_LIGHTNING
-        self.checkpoint = open_checkpoint(path) if named else None
+        self.checkpoint, goes_on = None, subcommand == "fit" and path == "last"
+        if goes_on:
+            self.checkpoint = last_checkpoint(self.config.fit.trainer)
+        elif path is not None and path not in FOUND_BY_LIGHTNING:
+            self.checkpoint = open_or_offer(path)
         if self.checkpoint is not None:
             self._settle(parser, args)
+            if goes_on:
+                self._override(trainer=same_logs(self.config.fit.trainer, self.checkpoint))
+        elif goes_on:
+            print("--ckpt_path last: there is no checkpoint yet, training starts from the beginning")
+            self.config.fit.ckpt_path = None
         elif subcommand == "validate" and not self._names_a_model():
             raise UsageError("validate: no model is named; give --ckpt_path, the checkpoint to validate")
         elif (start := self.config[subcommand].model.init_from) is not None:
@@ -160,7 +188,7 @@ class RoutedCLI(LightningCLI):
 
     def _settle(self, parser: LightningArgumentParser, args: list[str]) -> None:
         """Takes the settings of `--ckpt_path`. Raises UsageError where other ones contradict the weights."""
-        subcommand, path = self.config.subcommand, self.config[self.config.subcommand].ckpt_path
+        subcommand, path = self.config.subcommand, str(self.checkpoint.path)
         if subcommand == "fit" and not self.checkpoint.resumable:
             raise UsageError(
                 f"--ckpt_path {path}: no training to go on with is in it; start from its weights by "
@@ -171,6 +199,7 @@ class RoutedCLI(LightningCLI):
             settings["trainer"] |= VALIDATE_TRAINER
         after = args.index(subcommand) + 1
         self.config = parser.parse_args([*args[:after], "--config", json.dumps(settings), *args[after:]])
+        self.config[subcommand].ckpt_path = path
         self._override(data=self._data_for(self.checkpoint))
         done, wanted = self.checkpoint.content.get("global_step", 0), self.config[subcommand].trainer.max_steps
         if subcommand == "fit" and 0 < wanted <= done:
@@ -226,9 +255,12 @@ class RoutedCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         try:
-            return super().instantiate_trainer(**kwargs)
+            trainer = super().instantiate_trainer(**kwargs)
         except ValueError as error:  # how Lightning refuses a strategy, precision or device that it does not know
             raise UsageError(f"trainer: {error}") from error
+        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:  # no plugin was asked for
+            trainer.strategy.checkpoint_io = WholeFiles()
+        return trainer
 
     def _drop_idle_callbacks(self, trainer: Namespace) -> None:
         """Lightning refuses callbacks that contradict the trainer's flags; the flags win."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -192,13 +193,22 @@ class TextData(L.LightningDataModule):
     def state_dict(self) -> dict[str, Any]:
         """How far training is: pass over the data, windows of that pass trained on (all devices together)."""
         epoch, seen = divmod(self._windows_consumed(), self._pass_windows() or 1)
-        return {"epoch": epoch, "windows_seen": seen, "batches": self._batches_trained(), **self._order_key()}
+        return {
+            "epoch": epoch,
+            "windows_seen": seen,
+            "batches": self._batches_trained(),
+            "batch_windows": self._batch_windows(),
+            **self._order_key(),
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continues where `state_dict` was taken; with another global batch size, at its next whole batch.
+        """Continues where `state_dict` was taken.
+
+        Devices, batch size and workers may be others, as the order of the windows does not depend on them.
 
         Raises:
-            DataError: the training windows, or their order, are not those of the interrupted run.
+            DataError: windows would be skipped or seen twice: they, or their order, are not those of the interrupted
+                run, or what it has seen is no whole number of the new batches.
         """
         if not self.trainer or self.trainer.state.fn != "fit":
             return
@@ -210,9 +220,24 @@ class TextData(L.LightningDataModule):
         ]
         if changed:
             raise DataError(f"data: cannot resume on other windows than those trained on so far ({'; '.join(changed)})")
-        seen = -(-state_dict["windows_seen"] // self._batch_windows()) * self._batch_windows()
-        self._resumed_windows = state_dict["epoch"] * self._pass_windows() + seen
+        self._check_batches(state_dict)
+        self._resumed_windows = state_dict["epoch"] * self._pass_windows() + state_dict["windows_seen"]
         self._resumed_batches = state_dict["batches"]
+
+    def _check_batches(self, state_dict: dict[str, Any]) -> None:
+        """Raises DataError for a global batch that cannot go on from there."""
+        now, before, seen = self._batch_windows(), state_dict.get("batch_windows"), state_dict["windows_seen"]
+        batches = f"data.batch_size: {self.hparams.batch_size} on {self._replicas()['num_replicas']} device(s)"
+        if seen % now:
+            raise DataError(
+                f"{batches} is {now} windows a batch, and the {seen} windows of this pass trained on so far are no whole "
+                f"number of such batches; choose batch size times devices so that they are (it was {before})"
+            )
+        if now != before and self.trainer.max_steps == -1:
+            raise DataError(
+                f"{batches} is {now} windows a batch, it was {before}: a run that is limited by epochs would change its "
+                "number of steps; set trainer.max_steps, or keep batch size times devices"
+            )
 
     def _order_key(self) -> dict[str, Any]:
         return {
@@ -230,7 +255,9 @@ class TextData(L.LightningDataModule):
     def _batches_trained(self) -> int:
         # `processed` is exact wherever a checkpoint is saved: after a step, after validation, at the end of
         # an epoch, on an exception. Lightning restores it before it asks for the first batch.
-        return self.trainer.fit_loop.epoch_loop.batch_progress.total.processed if self.trainer else 0
+        if not self.trainer:
+            return 0
+        return self.trainer.fit_loop.epoch_loop.batch_progress.total.processed - batches_since_step(self.trainer)
 
     def _batch_windows(self) -> int:
         return self.hparams.batch_size * self._replicas()["num_replicas"]
@@ -250,7 +277,16 @@ class TextData(L.LightningDataModule):
             "persistent_workers": self.hparams.num_workers > 0,
             "pin_memory": bool(self.trainer) and self.trainer.strategy.root_device.type == "cuda",
             "collate_fn": partial(collate, document_end_id=end_id),
+            # Its own: a resumed run makes its loaders at other times, which the model's random numbers must not show.
+            "generator": torch.Generator().manual_seed(self.hparams.seed),
         }
+
+
+def batches_since_step(trainer: L.Trainer) -> int:
+    """Batches whose gradients wait for the others of their optimizer step. No checkpoint holds gradients, so a resumed
+    run does these batches again."""
+    progress = trainer.fit_loop.epoch_loop.batch_progress.current
+    return progress.processed % trainer.accumulate_grad_batches if trainer.fit_loop._should_accumulate() else 0
 
 
 class _ResumableLoader(DataLoader):

@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from lightning_dar.checkpoint.description import DESCRIPTION_KEY, describe
 from lightning_dar.checkpoint.load import Checkpoint, build_on_meta, load_weights, open_checkpoint
+from lightning_dar.data.module import batches_since_step
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.model import RopeScaling, Transformer, build_transformer, resolve_config
 from lightning_dar.residual import ResidualConfig
@@ -21,9 +22,11 @@ from lightning_dar.training.loss import IGNORE_INDEX, chunked_cross_entropy
 from lightning_dar.training.metrics import validation_metrics
 from lightning_dar.training.optimizer import OptimizerConfig, build_optimizer, warmup_cosine
 from lightning_dar.training.parallelize import ActivationCheckpointing, checkpointed_layers, parallelize
+from lightning_dar.training.random_state import random_state, set_random_state
 from lightning_dar.training.strategies import FSDP, FSDP_PREFIX
 
 Batch = dict[str, Tensor]
+RANDOM_KEY = "lightning_dar_random"  # in a checkpoint: the random states by rank
 
 
 class LanguageModel(L.LightningModule):
@@ -64,6 +67,8 @@ class LanguageModel(L.LightningModule):
         self.activation_checkpointing, self.compile_sublayers = activation_checkpointing, compile
         self.hf_config: dict[str, Any] | None = None
         self.known_tokenizer: str | None = None
+        self._random_states: list[dict[str, Any]] = []  # by rank, of the run that is resumed
+        self._random_at_step: dict[str, Any] = {}  # before the first batch of a step of several
         if init_from is None:
             self.config = resolve_config(**architecture)
         else:
@@ -200,12 +205,28 @@ class LanguageModel(L.LightningModule):
             self.config, self.model.residual, self.residual, tokenizer, self.hf_config
         )
         checkpoint["hyper_parameters"]["vocab_size"] = self.config.vocab_size
+        unfinished = batches_since_step(self.trainer)
+        drawn = self._random_at_step if unfinished else random_state(self.device)
+        checkpoint[RANDOM_KEY] = self._of_all_ranks(drawn)
+        _leave_out_unfinished_step(checkpoint["loops"]["fit_loop"], unfinished)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raises DataError where the data's ids mean other tokens than the checkpoint's."""
         description = checkpoint.get(DESCRIPTION_KEY, {})
         self.known_tokenizer, self.hf_config = description.get("tokenizer"), description.get("hf_config")
         self._check_tokenizer()
+        self._random_states = checkpoint.get(RANDOM_KEY, [])
+
+    def on_train_start(self) -> None:
+        """After all that draws random numbers on the way here."""
+        if len(self._random_states) == self.trainer.world_size:  # others have no state to take up
+            set_random_state(self._random_states[self.global_rank], self.device)
+        self._random_states = []
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        several = self.trainer.accumulate_grad_batches
+        if several > 1 and batch_idx % several == 0:
+            self._random_at_step = random_state(self.device)
 
     def _check_tokenizer(self) -> None:
         tokenizer = getattr(self, "tokenizer", None)
@@ -219,8 +240,25 @@ class LanguageModel(L.LightningModule):
         total = self.model(batch["input_ids"], batch.get("document_ids"), head=head)
         return total, (targets != IGNORE_INDEX).sum()
 
+    def _of_all_ranks(self, value: Any) -> list[Any]:
+        if self.trainer.world_size == 1:
+            return [value]
+        values = [None] * self.trainer.world_size
+        torch.distributed.all_gather_object(values, value)
+        return values
+
     def _mean_over_ranks(self, tokens: Tensor) -> Tensor:
         """Dividing by this, not by the own count, makes the gradient's mean over ranks the mean over tokens."""
         if self.trainer.world_size == 1:
             return tokens
         return self.trainer.strategy.reduce(tokens.float(), reduce_op="mean")
+
+
+def _leave_out_unfinished_step(fit_loop: dict[str, Any], batches: int) -> None:
+    """Puts the progress in a checkpoint back to its last optimizer step."""
+    if batches == 0:
+        return
+    for progress in ("current", "total"):
+        counts = fit_loop["epoch_loop.batch_progress"][progress]
+        done = counts["processed"] - batches
+        counts.update(dict.fromkeys(("ready", "started", "processed", "completed"), done))

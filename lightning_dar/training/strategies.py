@@ -1,6 +1,9 @@
 """Lightning's sharding strategies, set up for this model."""
 
+import os
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
@@ -10,6 +13,7 @@ from torch import nn
 from lightning_dar.model import Transformer
 from lightning_dar.model.attention import Attention
 from lightning_dar.model.mlp import MLP
+from lightning_dar.training.saving import put_in_place, remove, writing
 
 FSDP_PREFIX = "_fsdp_wrapped_module."  # in names of parameters, before what `FSDP` wraps; never in a checkpoint
 
@@ -35,6 +39,22 @@ class FSDP2(ModelParallelStrategy):
     def setup_environment(self) -> None:
         self._data_parallel_size = self.num_nodes * self.num_processes
         super().setup_environment()
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: str | os.PathLike, storage_options: Any | None = None
+    ) -> None:
+        """A folder gets its name when all its parts are on disk. Raises TrainingError as `WholeFiles` does."""
+        if not self._save_distributed_checkpoint:
+            super().save_checkpoint(checkpoint, filepath, storage_options)
+            return
+        path = Path(self.broadcast(filepath))
+        with writing(path) as partial:
+            if self.is_global_zero:
+                remove(partial)
+            self.barrier()
+            super().save_checkpoint(checkpoint, partial, storage_options)
+        if self.is_global_zero:
+            put_in_place(path)
 
 
 class FSDP(FSDPStrategy):

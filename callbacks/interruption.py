@@ -1,0 +1,132 @@
+"""Ending a run when the system asks it to stop, so that it goes on later as if nothing had happened."""
+
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+
+FILE = "interrupted.ckpt"
+LAST_WORDS_SECONDS = 10.0  # for processes that are about to end by an error of their own, which is to be seen
+
+
+class Interruption(Callback):
+    """On SIGTERM and on SIGUSR1 finishes the optimizer step, saves `interrupted.ckpt` beside the other checkpoints, and
+    ends every process with status 0; `--ckpt_path last` goes on from there. A signal to one process is enough, and one
+    that comes during a validation waits for its end.
+
+    SIGTERM is what a system sends that starts the job again by itself, or not at all. SIGUSR1 is what a SLURM job asks
+    for ahead of its time limit (`#SBATCH --signal=SIGUSR1@300`): the job is then also put back into the queue.
+
+    It takes the place of Lightning's own handlers, which save inside the handler, in the middle of a step. Where a
+    process ends by an error it also ends those that it has started: they would wait for it in vain.
+
+    Args:
+        requeue: on SIGUSR1 in a SLURM job, `scontrol requeue` it.
+    """
+
+    def __init__(self, requeue: bool = True):
+        self.requeue = requeue
+        self._received: set[int] = set()
+        self._steps_seen = 0
+        self._stopping = False
+        self._path: Path | None = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._received, self._stopping, self._steps_seen = set(), False, trainer.global_step
+        if threading.current_thread() is not threading.main_thread():
+            return  # which alone may set handlers
+        handler = partial(self._receive, os.getpid(), trainer)
+        for name in ("SIGTERM", "SIGUSR1"):
+            if hasattr(signal, name):  # Lightning puts back what was there when training ends
+                signal.signal(getattr(signal, name), handler)
+
+    def _receive(self, owner: int, trainer: Trainer, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != owner:
+            return  # in a worker that loads data
+        if number not in self._received:
+            self._received.add(number)
+            _pass_on(trainer, number)
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        if trainer.global_step == self._steps_seen:
+            return  # inside a step: its gradients would be lost
+        self._steps_seen = trainer.global_step
+        self._stopping = trainer.strategy.reduce_boolean_decision(bool(self._received), all=False)
+        if self._stopping:
+            self._save(trainer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._stopping:  # a validation that was due at the same step has been done too
+            self._save(trainer)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        if not self._stopping:
+            return
+        by_slurm = trainer.strategy.reduce_boolean_decision(_requeues() in self._received, all=False)
+        said = f"; saved {self._path}, --ckpt_path last goes on from it" if self._path else ", and nothing is saved"
+        rank_zero_info(f"interrupted after {trainer.global_step} steps{said}")
+        if by_slurm and self.requeue and trainer.is_global_zero:
+            requeue_slurm_job()
+        raise SystemExit(0)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        if not isinstance(exception, SystemExit | KeyboardInterrupt):
+            _end_children(trainer)
+
+    def _save(self, trainer: Trainer) -> None:
+        folder = getattr(trainer.checkpoint_callback, "dirpath", None)
+        if folder is not None:
+            self._path = Path(folder, FILE)
+            trainer.save_checkpoint(self._path)
+
+
+def requeue_slurm_job() -> None:
+    """Puts the SLURM job that this process belongs to back into the queue; without one, does nothing."""
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None:
+        return
+    if "SLURM_ARRAY_JOB_ID" in os.environ:
+        job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+    if not re.fullmatch(r"[0-9_]+", job):
+        rank_zero_warn(f"not requeued: {job!r} is no number of a SLURM job")
+        return
+    try:
+        done = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True)
+    except OSError as error:
+        rank_zero_warn(f"job {job} is not requeued: scontrol cannot be run ({error})")
+        return
+    if done.returncode:
+        rank_zero_warn(f"job {job} is not requeued: scontrol says {done.stderr.strip()!r}")
+    else:
+        rank_zero_info(f"job {job} is requeued")
+
+
+def _requeues() -> int | None:
+    return getattr(signal, "SIGUSR1", None)
+
+
+def _children(trainer: Trainer) -> list[subprocess.Popen]:
+    return getattr(trainer.strategy.launcher, "procs", [])
+
+
+def _pass_on(trainer: Trainer, number: int) -> None:
+    for process in _children(trainer):
+        process.send_signal(number)  # does nothing to one that has ended
+
+
+def _end_children(trainer: Trainer) -> None:
+    end = time.monotonic() + LAST_WORDS_SECONDS
+    children = _children(trainer)
+    while time.monotonic() < end and any(process.poll() is None for process in children):
+        time.sleep(0.1)
+    for process in children:
+        process.kill()

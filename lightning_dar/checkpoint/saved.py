@@ -1,0 +1,76 @@
+"""The checkpoints that lie in a folder, and which of them was saved last."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning_dar.checkpoint.load import Checkpoint, open_checkpoint
+from lightning_dar.checkpoint.sharded import META_FILE
+from lightning_dar.errors import DataError
+
+
+@dataclass(frozen=True)
+class Damaged:
+    path: Path
+    reason: str
+
+
+def newest_in(folder: Path) -> Checkpoint | None:
+    """The checkpoint with the most steps that training can go on from; None where there is none.
+
+    Hidden names and links do not count: a save has its name once it is whole.
+
+    Raises:
+        DataError: one that was saved later than that is damaged, or part of it missing; names both.
+    """
+    whole, damaged = _sorted_out(folder)
+    newest = _most_steps(whole)
+    saved = _saved_at(newest.path) if newest else 0.0
+    for bad in damaged:
+        if _saved_at(bad.path) > saved:
+            raise DataError(bad.reason + _offer(newest))
+    return newest
+
+
+def open_or_offer(path: str | Path) -> Checkpoint:
+    """`open_checkpoint`; what it raises for a damaged one also names the newest whole one beside it."""
+    try:
+        return open_checkpoint(path)
+    except DataError as error:
+        resolved = Path(path).resolve()
+        whole = [checkpoint for checkpoint in _sorted_out(resolved.parent)[0] if checkpoint.path != resolved]
+        raise DataError(f"{error}{_offer(_most_steps(whole))}") from error
+
+
+def _offer(checkpoint: Checkpoint | None) -> str:
+    if checkpoint is None:
+        return ""
+    return f"; the one before it is whole ({steps_of(checkpoint)} steps): --ckpt_path {checkpoint.path}"
+
+
+def steps_of(checkpoint: Checkpoint) -> int:
+    return checkpoint.content.get("global_step", 0)
+
+
+def _most_steps(checkpoints: list[Checkpoint]) -> Checkpoint | None:
+    return max(checkpoints, key=lambda saved: (steps_of(saved), _saved_at(saved.path)), default=None)
+
+
+def _sorted_out(folder: Path) -> tuple[list[Checkpoint], list[Damaged]]:
+    whole, damaged = [], []
+    for path in sorted(folder.glob("[!.]*.ckpt")):
+        if path.is_symlink():
+            continue
+        try:
+            checkpoint = open_checkpoint(path)
+        except DataError as error:
+            damaged.append(Damaged(path, str(error)))
+            continue
+        if checkpoint.resumable:
+            whole.append(checkpoint)
+    return whole, damaged
+
+
+def _saved_at(path: Path) -> float:
+    """Seconds since the epoch."""
+    file = path / META_FILE if (path / META_FILE).exists() else path
+    return file.stat().st_mtime

@@ -1,0 +1,83 @@
+"""Checkpoints that are whole, or not there at all, whatever ends the process while one is written.
+
+Each is written beside its place, under a hidden name, brought to the disk, and given its name by one rename.
+(Lightning writes a single file in the system's temporary folder and moves it, which copies where that is another disk;
+a sharded folder it fills in place.)
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.plugins import TorchCheckpointIO
+from torch.distributed.checkpoint import CheckpointException
+
+from lightning_dar.errors import TrainingError
+
+PARTIAL = ".partial"
+
+
+class WholeFiles(TorchCheckpointIO):
+    """Lightning's single files. Behind a URL as Lightning writes them: object stores show nothing half-written."""
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | os.PathLike, storage_options: Any | None = None
+    ) -> None:
+        """Raises TrainingError where the file cannot be written; what was there before is then as it was."""
+        if "://" in str(path):
+            super().save_checkpoint(checkpoint, path, storage_options)
+            return
+        path = Path(path)
+        with writing(path) as partial, partial.open("wb") as file:
+            torch.save(checkpoint, file)
+            file.flush()
+            os.fsync(file.fileno())
+        put_in_place(path)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """The hidden place to write `path` at. Raises TrainingError for whatever the disk refuses, and tidies up."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield partial_of(path)
+    except (OSError, RuntimeError, CheckpointException) as error:  # torch wraps the system's error in its own
+        remove(partial_of(path))
+        reason = " ".join(str(error).split())[:300]
+        raise TrainingError(
+            f"the checkpoint {path} cannot be written ({reason}; {_free(path) / 2**30:.1f} GiB are free there); the ones "
+            "before it are as they were, and --ckpt_path last goes on from the newest"
+        ) from error
+
+
+def _free(path: Path) -> int:
+    """Bytes on its disk."""
+    return shutil.disk_usage(next(parent for parent in path.absolute().parents if parent.exists())).free
+
+
+def put_in_place(path: Path) -> None:
+    """Gives what was written its name, in place of what has it now, and clears what killed processes have left."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)  # a folder cannot be replaced in one step
+    partial_of(path).replace(path)
+    for left in path.parent.glob(f".*{PARTIAL}"):
+        remove(left)
+    if os.name == "posix":  # the rename itself must reach the disk too
+        folder = os.open(path.parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+
+
+def partial_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}{PARTIAL}")
+
+
+def remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,64 @@
+"""A run killed at any moment and gone on with ends with the very weights of one that was left alone."""
+
+import pytest
+import torch
+from runs_to_kill import killed_at_a_random_moment
+
+KINDS = {
+    "one process": {},
+    "two workers": {"data.num_workers": 2},
+    "accumulation": {"trainer.accumulate_grad_batches": 2, "data.batch_size": 16, "trainer.val_check_interval": 7},
+    "two processes": {},
+}
+
+
+def options(kind: str) -> dict:
+    return {"processes": 2 if kind == "two processes" else 1, **{k.replace(".", "__"): v for k, v in KINDS[kind].items()}}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, text_folder, shards):
+    """undisturbed(kind) -> (weights, scalars) of a run that nobody kills, made once."""
+    from runs_to_kill import Runs
+
+    made = {}
+
+    def of(kind: str):
+        if kind not in made:
+            folder = tmp_path_factory.mktemp("undisturbed")
+            (folder / "shards").symlink_to(shards)
+            runs = Runs(folder, text_folder)
+            runs.fit(**options(kind)).check()
+            made[kind] = runs.weights(), runs.logged()
+        return made[kind]
+
+    return of
+
+
+def kill_and_go_on(kind: str, seed: int, new_runs, undisturbed) -> None:
+    weights, scalars = undisturbed(kind)
+    runs, given = new_runs("killed"), options(kind)
+    batches = 32 if kind == "accumulation" else 16
+    killed = runs.fit(**given, before={0: killed_at_a_random_moment(seed, batches)})
+    assert killed.statuses[0] < 0, f"seed {seed} did not kill it:\n{killed.said}"
+    runs.fit("--ckpt_path=last", **given).check()
+    found = runs.weights()
+    assert found.keys() == weights.keys()
+    different = [name for name, tensor in weights.items() if not torch.equal(found[name], tensor)]
+    assert not different, f"seed {seed}: {different}"
+    assert runs.logged() == scalars, f"seed {seed}"
+    assert not list(runs.folder.rglob("version_1"))
+    assert not list(runs.folder.rglob(".*partial"))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_twice(kind, seed, new_runs, undisturbed):
+    kill_and_go_on(kind, seed, new_runs, undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 22))
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_at_twenty_moments(kind, seed, new_runs, undisturbed):
+    kill_and_go_on(kind, seed, new_runs, undisturbed)
