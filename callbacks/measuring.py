@@ -143,10 +143,16 @@ def by_depth(group: str, name: str, values: dict[int, float], num_sites: int) ->
     return metrics | {f"{group}_sites/{name}_{site:02d}": value for site, value in values.items()}
 
 
-def log_metrics(trainer: Trainer, metrics: dict[str, float], step: int) -> None:
-    """Directly to the loggers: `LightningModule.log` would repeat the values at every step until the next ones."""
+def log_metrics(trainer: Trainer, metrics: dict[str, float], steps: int) -> None:
+    """What was measured in the last of so many steps, directly to the loggers: `LightningModule.log` would repeat the
+    values at every step until the next ones."""
     for logger in trainer.loggers:
-        logger.log_metrics(metrics, step=step)
+        logger.log_metrics(metrics, step=logged_step(steps))
+
+
+def logged_step(steps: int) -> int:
+    """Where Lightning logs the last of so many steps: it counts them from 0."""
+    return max(0, steps - 1)
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -1,5 +1,7 @@
 """An alarm for routing that has collapsed to the mean of its sources."""
 
+from typing import Any
+
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
@@ -44,9 +46,14 @@ class RoutingCollapse(Measuring):
         self.margin, self.patience, self.warmup_steps, self.stop = margin, patience, warmup_steps, stop
         self._collapsed_at: list[int] = []  # steps of the latest measurements, one after the other
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        super().on_train_start(trainer, pl_module)
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._collapsed_at = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"collapsed_at": self._collapsed_at}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._collapsed_at = list(state_dict["collapsed_at"])
 
     def measured(self, trainer: Trainer, pl_module: LightningModule, probe: RoutingProbe) -> None:
         warmup = pl_module.optimizer.warmup_steps if self.warmup_steps is None else self.warmup_steps

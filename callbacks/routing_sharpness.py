@@ -7,7 +7,16 @@ from lightning.pytorch import LightningModule, Trainer
 
 from callbacks.depth_chart import draw_by_depth
 from callbacks.heat_map import draw_routing, pixels, save_png
-from callbacks.measuring import Measuring, by_depth, log_metrics, new_probe, routes, sum_over_ranks, watch
+from callbacks.measuring import (
+    Measuring,
+    by_depth,
+    log_metrics,
+    logged_step,
+    new_probe,
+    routes,
+    sum_over_ranks,
+    watch,
+)
 from lightning_dar.diagnostics.probe import STATISTICS, RoutingProbe, SiteRouting, mean_sharpness
 
 
@@ -78,7 +87,7 @@ class RoutingSharpness(Measuring):
             tag, picture = f"routing/{name.replace(' ', '_')}", pixels(figure)
             for logger in trainer.loggers:
                 if hasattr(getattr(logger, "experiment", None), "add_image"):
-                    logger.experiment.add_image(tag, picture, trainer.global_step, dataformats="HWC")
+                    logger.experiment.add_image(tag, picture, logged_step(trainer.global_step), dataformats="HWC")
             if log_dir is not None:
                 self.pictures[name] = Path(log_dir) / file
                 save_png(picture, self.pictures[name])

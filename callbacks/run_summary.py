@@ -25,6 +25,12 @@ class RunSummary(Callback):
             for logger in trainer.loggers:
                 logger.log_metrics({"val/loss": self._first_loss}, step=trainer.global_step)
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"first_loss": self._first_loss}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._first_loss = state_dict["first_loss"]
+
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         log_dir = trainer.log_dir  # asks all ranks
         if trainer.is_global_zero:

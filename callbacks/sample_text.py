@@ -3,6 +3,7 @@
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from callbacks.measuring import logged_step
 from lightning_dar.errors import UsageError
 from lightning_dar.model.generate import generate
 
@@ -50,4 +51,4 @@ class SampleText(Callback):
         self.text = tokenizer.decode(ids[0].tolist())
         for logger in trainer.loggers:
             if hasattr(getattr(logger, "experiment", None), "add_text"):
-                logger.experiment.add_text("sample", f"```\n{self.text}\n```", trainer.global_step)
+                logger.experiment.add_text("sample", f"```\n{self.text}\n```", logged_step(trainer.global_step))

@@ -13,9 +13,10 @@ from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from lightning_dar.checkpoint.load import Checkpoint, open_checkpoint
-from lightning_dar.checkpoint.saved import open_or_offer
+from lightning_dar.checkpoint.saved import open_or_offer, steps_of
 from lightning_dar.checkpoint.settings import TRAINER_KEY, own_tokenizer, settings_of
 from lightning_dar.commands import PLAIN, plain_command
 from lightning_dar.commands.continued import last_checkpoint, same_logs, without_run
@@ -165,18 +166,12 @@ class RoutedCLI(LightningCLI):
         self.config = parser.parse_args(args)
         subcommand = self.config.subcommand
         path = self.config[subcommand].get("ckpt_path")
-        self.checkpoint, goes_on = None, subcommand == "fit" and path == "last"
-        if goes_on:
-            self.checkpoint = last_checkpoint(self.config.fit.trainer)
+        self.checkpoint = None
+        if subcommand == "fit" and path == "last":
+            self._go_on()
         elif path is not None and path not in FOUND_BY_LIGHTNING:
             self.checkpoint = open_or_offer(path)
-        if self.checkpoint is not None:
             self._settle(parser, args)
-            if goes_on:
-                self._override(trainer=same_logs(self.config.fit.trainer, self.checkpoint))
-        elif goes_on:
-            print("--ckpt_path last: there is no checkpoint yet, training starts from the beginning")
-            self.config.fit.ckpt_path = None
         elif subcommand == "validate" and not self._names_a_model():
             raise UsageError("validate: no model is named; give --ckpt_path, the checkpoint to validate")
         elif (start := self.config[subcommand].model.init_from) is not None:
@@ -186,9 +181,26 @@ class RoutedCLI(LightningCLI):
         model = self.config[self.config.subcommand].model
         return any(model[key] is not None for key in ("preset", "hidden_size", "init_from"))
 
+    def _go_on(self) -> None:
+        """`fit --ckpt_path last`: the command is that of the interrupted run, so all its settings are given."""
+        trainer = self.config.fit.trainer
+        self.checkpoint = last_checkpoint(trainer)
+        if self.checkpoint is None:
+            rank_zero_info("--ckpt_path last: there is no checkpoint yet, training starts from the beginning")
+            self.config.fit.ckpt_path = None
+            return
+        self._check_steps_are_left()
+        self.config.fit.ckpt_path = str(self.checkpoint.path)
+        self._override(trainer=same_logs(trainer, self.checkpoint))
+
+    def _check_steps_are_left(self) -> None:
+        done, wanted = steps_of(self.checkpoint), self.config.fit.trainer.max_steps
+        if 0 < wanted <= done:
+            raise UsageError(f"trainer.max_steps={wanted}: the checkpoint has done {done} steps; give a larger number")
+
     def _settle(self, parser: LightningArgumentParser, args: list[str]) -> None:
         """Takes the settings of `--ckpt_path`. Raises UsageError where other ones contradict the weights."""
-        subcommand, path = self.config.subcommand, str(self.checkpoint.path)
+        subcommand, path = self.config.subcommand, self.config[self.config.subcommand].ckpt_path
         if subcommand == "fit" and not self.checkpoint.resumable:
             raise UsageError(
                 f"--ckpt_path {path}: no training to go on with is in it; start from its weights by "
@@ -199,12 +211,10 @@ class RoutedCLI(LightningCLI):
             settings["trainer"] |= VALIDATE_TRAINER
         after = args.index(subcommand) + 1
         self.config = parser.parse_args([*args[:after], "--config", json.dumps(settings), *args[after:]])
-        self.config[subcommand].ckpt_path = path
         self._override(data=self._data_for(self.checkpoint))
-        done, wanted = self.checkpoint.content.get("global_step", 0), self.config[subcommand].trainer.max_steps
-        if subcommand == "fit" and 0 < wanted <= done:
-            raise UsageError(f"trainer.max_steps={wanted}: the checkpoint has done {done} steps; give a larger number")
-        if subcommand != "fit" and Path(path).is_dir():  # outside of fit Lightning opens files only
+        if subcommand == "fit":
+            self._check_steps_are_left()
+        elif Path(path).is_dir():  # outside of fit Lightning opens files only
             self._override(model={"init_from": path})
             self.config[subcommand].ckpt_path = None
 

@@ -1,0 +1,95 @@
+"""SIGTERM, and the signal that SLURM sends ahead of its time limit: the step is finished, saved, and gone on from."""
+
+import os
+import signal
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from runs_to_kill import CHECKPOINTS, Runs, at_hook, send
+
+ROUTED = {
+    "model__residual__name": "delta-sublayer",
+    "trainer__accumulate_grad_batches": 2,
+    "trainer__max_steps": 6,
+    "trainer__val_check_interval": 8,
+}
+MEASURED = ["--trainer.callbacks+=callbacks.RoutingSharpness", "--trainer.callbacks.every_n_steps=2"]
+
+
+def interrupted_at(hook: str, count: int, number: int = signal.SIGTERM):
+    return partial(at_hook, hook, count, partial(send, number))
+
+
+def same_as_undisturbed(runs: Runs, undisturbed: Runs) -> None:
+    weights, found = undisturbed.weights(), runs.weights()
+    assert [name for name, tensor in weights.items() if not torch.equal(found[name], tensor)] == []
+    assert runs.logged() == undisturbed.logged()
+
+
+def test_sigterm_saves_between_two_steps_and_ends_with_status_0(new_runs):
+    undisturbed = new_runs("undisturbed")
+    undisturbed.fit(*MEASURED, **ROUTED).check()
+    runs = new_runs("interrupted")
+    # In the first batch of a step of two; then after a step that a validation follows, which is done as well.
+    first = runs.fit(*MEASURED, **ROUTED, before=interrupted_at("on_train_batch_end", 5)).check()
+    assert "interrupted after 3 steps" in first.said
+    assert "Traceback" not in first.said
+    again = runs.fit("--ckpt_path=last", *MEASURED, **ROUTED, before=interrupted_at("on_before_optimizer_step", 1))
+    assert "interrupted after 4 steps" in again.check().said
+    assert torch.load(runs.folder / CHECKPOINTS / "interrupted.ckpt", weights_only=True)["global_step"] == 4
+    runs.fit("--ckpt_path=last", *MEASURED, **ROUTED).check()
+    same_as_undisturbed(runs, undisturbed)
+    assert "routing/sharpness" in runs.logged()
+
+
+def test_a_signal_to_one_of_two_processes_stops_both(new_runs):
+    undisturbed, runs = new_runs("undisturbed"), new_runs("interrupted")
+    undisturbed.fit(processes=2).check()
+    first = runs.fit(processes=2, before={1: interrupted_at("on_train_batch_start", 6)})
+    assert first.statuses == [0, 0], first.said
+    assert "interrupted after 6 steps" in first.said
+    runs.fit("--ckpt_path=last", processes=2).check()
+    same_as_undisturbed(runs, undisturbed)
+
+
+def scontrol(folder: Path, job: str) -> None:
+    """A command of that name which notes its arguments, and a job to requeue."""
+    command = folder / "bin/scontrol"
+    command.parent.mkdir(exist_ok=True)
+    command.write_text(f'#!/bin/sh\necho "$@" >> {folder}/scontrol.txt\n')
+    command.chmod(0o755)
+    os.environ |= {"PATH": f"{command.parent}:{os.environ['PATH']}", "SLURM_JOB_ID": job}
+
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+def test_slurms_signal_requeues_the_job_and_sigterm_leaves_that_to_the_system(number, new_runs):
+    runs = new_runs("job")
+    before = partial(in_a_job, runs.folder, number)
+    done = runs.fit(processes=2, before=before).check()
+    assert "interrupted after 7 steps" in done.said
+    asked = runs.folder / "scontrol.txt"
+    if number == signal.SIGUSR1:
+        assert asked.read_text() == "requeue 4711\n"
+        assert "job 4711 is requeued" in done.said
+    else:
+        assert not asked.exists()
+
+
+def in_a_job(folder: Path, number: int) -> None:
+    scontrol(folder, "4711")
+    at_hook("on_train_batch_end", 6, partial(send, number))
+
+
+def test_without_scontrol_the_run_is_saved_all_the_same(new_runs):
+    runs = new_runs("job")
+    done = runs.fit(before=usr1_without_scontrol).check()
+    assert "job 4711 is not requeued: scontrol cannot be run" in done.said
+    assert (runs.folder / CHECKPOINTS / "interrupted.ckpt").exists()
+
+
+def usr1_without_scontrol() -> None:
+    os.environ |= {"PATH": "/nowhere", "SLURM_JOB_ID": "4711"}
+    at_hook("on_train_batch_end", 2, partial(send, signal.SIGUSR1))
