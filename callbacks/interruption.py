@@ -125,7 +125,8 @@ def _pass_on(trainer: Trainer, number: int) -> None:
 
 def _end_children(trainer: Trainer) -> None:
     end = time.monotonic() + LAST_WORDS_SECONDS
-    children = _children(trainer)
+    children = list(_children(trainer))
+    _children(trainer).clear()  # or Lightning's observer of them would end this process before it has said why
     while time.monotonic() < end and any(process.poll() is None for process in children):
         time.sleep(0.1)
     for process in children:

@@ -12,7 +12,7 @@ from lightning_dar.errors import DataError
 
 TRAINER_KEY = "lightning_dar_trainer"
 MODEL_KEY = "hyper_parameters"
-WRAPPING = ("activation_checkpointing", "compile")
+RUNNING = ("activation_checkpointing", "compile", "non_finite", "max_skipped_steps")
 
 
 def settings_of(checkpoint: Checkpoint, resume: bool) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def settings_of(checkpoint: Checkpoint, resume: bool) -> dict[str, Any]:
         "model": {
             **checkpoint.description["architecture"],
             "residual": checkpoint.description["residual"],
-            **{key: model[key] for key in ("optimizer", "freeze_base", *WRAPPING) if key in model},
+            **{key: model[key] for key in ("optimizer", "freeze_base", *RUNNING) if key in model},
         },
         "data": _plain(content.get(DATA_KEY, {})),
     }

@@ -1,4 +1,4 @@
-"""`--ckpt_path last`: the newest run that a config's trainer has made, to be gone on with as if it had never stopped."""
+"""`--ckpt_path last`: the newest run that a config's trainer has made goes on as if it had never stopped."""
 
 import re
 from pathlib import Path

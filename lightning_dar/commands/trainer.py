@@ -24,7 +24,7 @@ from lightning_dar.commands.parser import OneLine, add_plugins, use_plugins
 from lightning_dar.commands.table import table
 from lightning_dar.data import TextData
 from lightning_dar.data.units import parse_part
-from lightning_dar.errors import UsageError
+from lightning_dar.errors import TrainingError, UsageError
 from lightning_dar.residual import ResidualConfig
 from lightning_dar.residual.build import checked_options
 from lightning_dar.residual.registry import residual_class
@@ -304,8 +304,15 @@ class RoutedCLI(LightningCLI):
 
 
 def run(args: list[str]) -> None:
-    """Runs fit, validate or prepare. Raises UsageError or DataError for bad input."""
+    """Runs fit, validate or prepare. Raises UsageError or DataError for bad input, TrainingError where a run fails."""
     try:
         RoutedCLI(args)
     except MisconfigurationException as error:
         raise UsageError(str(error)) from error
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker"):  # torch has no class of its own for it
+            raise
+        raise TrainingError(
+            f"a process that loads data has died ({error}); often memory has run out: lower data.num_workers or "
+            "data.batch_size, and go on with --ckpt_path last"
+        ) from error

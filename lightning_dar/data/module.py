@@ -230,13 +230,13 @@ class TextData(L.LightningDataModule):
         batches = f"data.batch_size: {self.hparams.batch_size} on {self._replicas()['num_replicas']} device(s)"
         if seen % now:
             raise DataError(
-                f"{batches} is {now} windows a batch, and the {seen} windows of this pass trained on so far are no whole "
-                f"number of such batches; choose batch size times devices so that they are (it was {before})"
+                f"{batches} is {now} windows a batch, and the {seen} windows that this pass has trained on are no "
+                f"whole number of those; choose batch size times devices so that they are (it was {before})"
             )
         if now != before and self.trainer.max_steps == -1:
             raise DataError(
-                f"{batches} is {now} windows a batch, it was {before}: a run that is limited by epochs would change its "
-                "number of steps; set trainer.max_steps, or keep batch size times devices"
+                f"{batches} is {now} windows a batch, it was {before}: a run that is limited by epochs would change "
+                "its number of steps; set trainer.max_steps, or keep batch size times devices"
             )
 
     def _order_key(self) -> dict[str, Any]:

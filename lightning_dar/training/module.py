@@ -18,15 +18,18 @@ from lightning_dar.errors import DataError, UsageError
 from lightning_dar.model import RopeScaling, Transformer, build_transformer, resolve_config
 from lightning_dar.residual import ResidualConfig
 from lightning_dar.training.deferred import build_deferred, initialise, read_from
+from lightning_dar.training.finite import FiniteSteps, OnFault
 from lightning_dar.training.loss import IGNORE_INDEX, chunked_cross_entropy
 from lightning_dar.training.metrics import validation_metrics
 from lightning_dar.training.optimizer import OptimizerConfig, build_optimizer, warmup_cosine
 from lightning_dar.training.parallelize import ActivationCheckpointing, checkpointed_layers, parallelize
 from lightning_dar.training.random_state import random_state, set_random_state
+from lightning_dar.training.ranks import from_all_ranks
 from lightning_dar.training.strategies import FSDP, FSDP_PREFIX
 
 Batch = dict[str, Tensor]
 RANDOM_KEY = "lightning_dar_random"  # in a checkpoint: the random states by rank
+SKIPPED_KEY = "lightning_dar_skipped_steps"
 
 
 class LanguageModel(L.LightningModule):
@@ -40,6 +43,8 @@ class LanguageModel(L.LightningModule):
         freeze_base: bool = False,
         activation_checkpointing: ActivationCheckpointing = "none",
         compile: bool = False,
+        non_finite: OnFault = "stop",
+        max_skipped_steps: int = 10,
         **architecture: Any,
     ):
         """
@@ -53,6 +58,9 @@ class LanguageModel(L.LightningModule):
                 inside of every sublayer), `full` (whole layers, depth reads included), or the fraction of the layers,
                 such as 0.5, that is treated as in `full`.
             compile: compile every sublayer with torch.compile.
+            non_finite: what a step does whose loss or gradient is not finite on some rank: `stop` ends the run, with
+                the batch and the last checkpoint named; `skip` leaves weights and optimizer as they were and goes on.
+            max_skipped_steps: steps that a run may leave out by `skip`; one more ends it.
             architecture: a preset and explicit sizes, see `resolve_config`.
 
         Raises:
@@ -67,6 +75,7 @@ class LanguageModel(L.LightningModule):
         self.activation_checkpointing, self.compile_sublayers = activation_checkpointing, compile
         self.hf_config: dict[str, Any] | None = None
         self.known_tokenizer: str | None = None
+        self.finite_steps = FiniteSteps(non_finite, max_skipped_steps)
         self._random_states: list[dict[str, Any]] = []  # by rank, of the run that is resumed
         self._random_at_step: dict[str, Any] = {}  # before the first batch of a step of several
         if init_from is None:
@@ -86,6 +95,8 @@ class LanguageModel(L.LightningModule):
                 "freeze_base": freeze_base,
                 "activation_checkpointing": activation_checkpointing,
                 "compile": compile,
+                "non_finite": non_finite,
+                "max_skipped_steps": max_skipped_steps,
             }
         )
 
@@ -166,8 +177,14 @@ class LanguageModel(L.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         total, tokens = self._loss(batch)
         loss = total / self._mean_over_ranks(tokens)
+        self.finite_steps.add(loss, batch["input_ids"])
         self.log("train/loss", loss.detach(), prog_bar=True, sync_dist=True)
         return loss
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Raises TrainingError as `FiniteSteps` does."""
+        if self.finite_steps.are_to_skip(self.trainer, optimizer):
+            optimizer.zero_grad(set_to_none=True)  # without gradients AdamW leaves everything as it is
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         self.val_metrics.update(*self._loss(batch))
@@ -207,7 +224,8 @@ class LanguageModel(L.LightningModule):
         checkpoint["hyper_parameters"]["vocab_size"] = self.config.vocab_size
         unfinished = batches_since_step(self.trainer)
         drawn = self._random_at_step if unfinished else random_state(self.device)
-        checkpoint[RANDOM_KEY] = self._of_all_ranks(drawn)
+        checkpoint[RANDOM_KEY] = from_all_ranks(self.trainer, drawn)
+        checkpoint[SKIPPED_KEY] = self.finite_steps.skipped
         _leave_out_unfinished_step(checkpoint["loops"]["fit_loop"], unfinished)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -216,6 +234,7 @@ class LanguageModel(L.LightningModule):
         self.known_tokenizer, self.hf_config = description.get("tokenizer"), description.get("hf_config")
         self._check_tokenizer()
         self._random_states = checkpoint.get(RANDOM_KEY, [])
+        self.finite_steps.skipped = checkpoint.get(SKIPPED_KEY, 0)
 
     def on_train_start(self) -> None:
         """After all that draws random numbers on the way here."""
@@ -239,13 +258,6 @@ class LanguageModel(L.LightningModule):
         head = partial(chunked_cross_entropy, targets=targets)
         total = self.model(batch["input_ids"], batch.get("document_ids"), head=head)
         return total, (targets != IGNORE_INDEX).sum()
-
-    def _of_all_ranks(self, value: Any) -> list[Any]:
-        if self.trainer.world_size == 1:
-            return [value]
-        values = [None] * self.trainer.world_size
-        torch.distributed.all_gather_object(values, value)
-        return values
 
     def _mean_over_ranks(self, tokens: Tensor) -> Tensor:
         """Dividing by this, not by the own count, makes the gradient's mean over ranks the mean over tokens."""

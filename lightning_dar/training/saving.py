@@ -16,7 +16,7 @@ import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from torch.distributed.checkpoint import CheckpointException
 
-from lightning_dar.errors import TrainingError
+from lightning_dar.training.ranks import fail_together
 
 PARTIAL = ".partial"
 
@@ -40,18 +40,25 @@ class WholeFiles(TorchCheckpointIO):
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[Path]:
-    """The hidden place to write `path` at. Raises TrainingError for whatever the disk refuses, and tidies up."""
+def writing(path: Path, is_first: bool = True) -> Iterator[Path]:
+    """The hidden place to write `path` at. Where the disk refuses, tidies up and fails, as one of the ranks does that
+    write together (`fail_together`)."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial_of(path)
     except (OSError, RuntimeError, CheckpointException) as error:  # torch wraps the system's error in its own
         remove(partial_of(path))
-        reason = " ".join(str(error).split())[:300]
-        raise TrainingError(
-            f"the checkpoint {path} cannot be written ({reason}; {_free(path) / 2**30:.1f} GiB are free there); the ones "
-            "before it are as they were, and --ckpt_path last goes on from the newest"
-        ) from error
+        reason = " ".join(_reason(error).split())[:300]
+        fail_together(
+            is_first,
+            f"the checkpoint {path} cannot be written ({reason}; {_free(path) / 2**30:.1f} GiB are free there); those "
+            "before it are as they were, and --ckpt_path last goes on from the newest",
+        )
+
+
+def _reason(error: BaseException) -> str:
+    """Of the first process, where a sharded save failed in several."""
+    return str(next(iter(error.failures.values()))[0] if isinstance(error, CheckpointException) else error)
 
 
 def _free(path: Path) -> int:

@@ -48,7 +48,7 @@ class FSDP2(ModelParallelStrategy):
             super().save_checkpoint(checkpoint, filepath, storage_options)
             return
         path = Path(self.broadcast(filepath))
-        with writing(path) as partial:
+        with writing(path, self.is_global_zero) as partial:
             if self.is_global_zero:
                 remove(partial)
             self.barrier()

@@ -1,5 +1,6 @@
 """Real runs of `cli.py`, each process forked from one that has imported everything, and ways to end them early."""
 
+import contextlib
 import multiprocessing
 import os
 import random
@@ -72,6 +73,10 @@ class Runs:
         """Fits in so many processes; `before` is called in them (or in those of some ranks) before the run starts."""
         return self.run("fit", *fit_settings(processes, settings), *args, processes=processes, before=before)
 
+    def fit_launched(self, before: Before, **settings: Any) -> Result:
+        """Fits in a process that launches a second one, as Lightning does; `before` is called in the first."""
+        return self.run("fit", *fit_settings(2, settings), before=before)
+
     def run(self, *args: Any, processes: int = 1, before: Before | dict[int, Before] = nothing) -> Result:
         return self.wait(*self.start(*args, processes=processes, before=before))
 
@@ -99,6 +104,15 @@ class Runs:
         assert not alive, f"still running after {timeout} s:\n{said}"
         return Result([process.exitcode for process in started], said, time.monotonic() - start)
 
+    def still_running(self) -> list[str]:
+        """Processes that work in the folder."""
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended, or is another user's
+                if os.readlink(process / "cwd") == str(self.folder):
+                    found.append(process.name)
+        return found
+
     def weights(self) -> dict[str, torch.Tensor]:
         """And the optimizer's averages, of the run's last checkpoint."""
         content = torch.load(self.folder / CHECKPOINTS / "last.ckpt", weights_only=True)
@@ -124,7 +138,8 @@ def _run(folder: Path, args: list[str], environment: dict[str, str], log: Path, 
     os.chdir(folder)
     os.environ |= environment
     sys.path[:0] = [str(HERE.parents[1]), str(HERE)]
-    sys.argv = ["cli.py", *args]
+    os.environ["PYTHONPATH"] = f"{HERE.parents[1]}:{HERE}"
+    sys.argv = [str(HERE.parents[1] / "cli.py"), *args]
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)

@@ -54,6 +54,11 @@ def test_a_signal_to_one_of_two_processes_stops_both(new_runs):
     same_as_undisturbed(runs, undisturbed)
 
 
+def test_the_process_that_launched_the_others_passes_the_signal_on(new_runs):
+    done = new_runs("launched").fit_launched(interrupted_at("on_train_batch_start", 6), trainer__max_steps=400).check()
+    assert "interrupted after 6 steps" in done.said or "interrupted after 7 steps" in done.said
+
+
 def scontrol(folder: Path, job: str) -> None:
     """A command of that name which notes its arguments, and a job to requeue."""
     command = folder / "bin/scontrol"
@@ -61,7 +66,6 @@ def scontrol(folder: Path, job: str) -> None:
     command.write_text(f'#!/bin/sh\necho "$@" >> {folder}/scontrol.txt\n')
     command.chmod(0o755)
     os.environ |= {"PATH": f"{command.parent}:{os.environ['PATH']}", "SLURM_JOB_ID": job}
-
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])

@@ -13,7 +13,10 @@ KINDS = {
 
 
 def options(kind: str) -> dict:
-    return {"processes": 2 if kind == "two processes" else 1, **{k.replace(".", "__"): v for k, v in KINDS[kind].items()}}
+    return {
+        "processes": 2 if kind == "two processes" else 1,
+        **{k.replace(".", "__"): v for k, v in KINDS[kind].items()},
+    }
 
 
 @pytest.fixture(scope="module")
