@@ -7,7 +7,6 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-import torch
 from jsonargparse import Namespace
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
@@ -16,6 +15,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning_dar.checkpoint.load import Checkpoint, open_checkpoint
 from lightning_dar.checkpoint.settings import TRAINER_KEY, own_tokenizer, settings_of
 from lightning_dar.commands import PLAIN, plain_command
+from lightning_dar.commands.hardware import check_gpu, settle_precision
 from lightning_dar.commands.parser import OneLine, add_plugins, use_plugins
 from lightning_dar.commands.table import table
 from lightning_dar.data import TextData
@@ -142,6 +142,7 @@ class RoutedCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Settings come from the checkpoint first; config files and options of the command line override them."""
         args = sys.argv[1:] if args is None else list(args)
+        self.args = args
         self.config = parser.parse_args(args)
         subcommand = self.config.subcommand
         path = self.config[subcommand].get("ckpt_path")
@@ -216,12 +217,9 @@ class RoutedCLI(LightningCLI):
         if self.checkpoint is not None:
             self._refuse_contradictions()
         trainer = self._get(self.config, "trainer")
-        has_gpu = torch.cuda.is_available() or (trainer.accelerator == "gpu" and torch.backends.mps.is_available())
-        if self.subcommand != "prepare" and trainer.accelerator in ("gpu", "cuda") and not has_gpu:
-            raise UsageError(
-                f"trainer.accelerator={trainer.accelerator}: this config needs a CUDA GPU and none was found; "
-                "configs/quickstart.yaml runs on this machine"
-            )
+        if self.subcommand != "prepare":
+            check_gpu(trainer.accelerator)
+            settle_precision(trainer, self.args)
         self._drop_idle_callbacks(trainer)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
