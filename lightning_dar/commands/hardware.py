@@ -1,11 +1,13 @@
 """What a run asks of the hardware, against what this machine has."""
 
+import os
 import sys
 from collections.abc import Sequence
 
 import torch
 from jsonargparse import Namespace
 from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator, XLAAccelerator
+from lightning.pytorch.plugins.environments import TorchElasticEnvironment
 from lightning.pytorch.utilities import rank_zero_only
 
 from lightning_dar.errors import UsageError
@@ -22,6 +24,29 @@ def check_gpu(accelerator: str) -> None:
             f"trainer.accelerator={accelerator}: this config needs a CUDA GPU and none was found; "
             "configs/quickstart.yaml runs on this machine"
         )
+
+
+def check_launch(trainer: Namespace) -> None:
+    """Raises UsageError where torchrun has started another number of processes than the trainer asks for: each of them
+    would else train a model of its own, into the same folder."""
+    if not TorchElasticEnvironment.detect():
+        return
+    asked, started = _processes_per_node(trainer) * trainer.num_nodes, int(os.environ["WORLD_SIZE"])
+    if asked != started:
+        raise UsageError(
+            f"trainer.devices={trainer.devices}, trainer.num_nodes={trainer.num_nodes}: {asked} process(es) asked for, "
+            f"torchrun has started {started}; they are its --nproc-per-node and --nnodes"
+        )
+
+
+def _processes_per_node(trainer: Namespace) -> int:
+    devices = trainer.devices
+    if devices in ("auto", "-1", -1):
+        on_gpu = trainer.accelerator != "cpu" and CUDAAccelerator.is_available()
+        return CUDAAccelerator.auto_device_count() if on_gpu else 1
+    if isinstance(devices, str):
+        devices = int(devices) if devices.isdigit() else devices.strip(",").split(",")
+    return devices if isinstance(devices, int) else len(devices)
 
 
 def settle_precision(trainer: Namespace, args: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning_dar.checkpoint.load import Checkpoint, open_checkpoint
 from lightning_dar.checkpoint.settings import TRAINER_KEY, own_tokenizer, settings_of
 from lightning_dar.commands import PLAIN, plain_command
-from lightning_dar.commands.hardware import check_gpu, settle_precision
+from lightning_dar.commands.hardware import check_gpu, check_launch, settle_precision
 from lightning_dar.commands.parser import OneLine, add_plugins, use_plugins
 from lightning_dar.commands.table import table
 from lightning_dar.data import TextData
@@ -219,6 +219,7 @@ class RoutedCLI(LightningCLI):
         trainer = self._get(self.config, "trainer")
         if self.subcommand != "prepare":
             check_gpu(trainer.accelerator)
+            check_launch(trainer)
             settle_precision(trainer, self.args)
         self._drop_idle_callbacks(trainer)
 

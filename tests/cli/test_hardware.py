@@ -1,4 +1,5 @@
-"""trainer.accelerator and trainer.devices `auto`, and what becomes of a precision that is meant for GPUs."""
+"""trainer.accelerator and trainer.devices `auto`, what becomes of a precision that is meant for GPUs, and a trainer
+that asks for other processes than torchrun has started."""
 
 import re
 from pathlib import Path
@@ -6,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from command_line import fit_args
+from command_line import fit_args, only_line
 from jsonargparse import Namespace
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lightning_dar.commands import hardware
+from lightning_dar.errors import UsageError
 
 CHECKPOINT = "runs/test/version_0/checkpoints/last.ckpt"
 NOTICE = "no GPU was found, so 32-true is used, on the CPU"
@@ -103,3 +105,30 @@ def test_only_the_first_process_says_it(monkeypatch, capsys):
     hardware.settle_precision(trainer, [])
     assert trainer.precision == "32-true"
     assert capsys.readouterr().err == ""
+
+
+@pytest.fixture
+def torchrun(monkeypatch):
+    """What torchrun tells each of four processes."""
+    for name, value in (("TORCHELASTIC_RUN_ID", "test"), ("WORLD_SIZE", "4"), ("RANK", "0"), ("LOCAL_RANK", "0")):
+        monkeypatch.setenv(name, value)
+
+
+def test_torchrun_and_the_trainer_must_agree(torchrun, run, text_folder):
+    """Without the check, Lightning would take one device for a run of one process: four runs in one folder."""
+    status, _, err = run(*fit_args(text_folder), "--trainer.devices=1")
+    assert status == 2
+    line = only_line(err)
+    assert "trainer.devices=1, trainer.num_nodes=1: 1 process(es) asked for, torchrun has started 4" in line
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(("devices", "num_nodes"), [(2, 2), ("4", 1), ([0, 1], 2), ("0,3", 2), ("auto", 4), (-1, 4)])
+def test_they_agree(devices, num_nodes, torchrun):
+    hardware.check_launch(Namespace(accelerator="cpu", devices=devices, num_nodes=num_nodes))
+
+
+@pytest.mark.parametrize(("devices", "num_nodes"), [(4, 2), ([0, 1], 1), ("0,3", 1), ("auto", 1)])
+def test_they_do_not(devices, num_nodes, torchrun):
+    with pytest.raises(UsageError, match="torchrun has started 4"):
+        hardware.check_launch(Namespace(accelerator="cpu", devices=devices, num_nodes=num_nodes))
