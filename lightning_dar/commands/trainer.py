@@ -7,7 +7,6 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-import torch
 from jsonargparse import Namespace
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
@@ -20,6 +19,7 @@ from lightning_dar.checkpoint.saved import open_or_offer, steps_of
 from lightning_dar.checkpoint.settings import TRAINER_KEY, own_tokenizer, settings_of
 from lightning_dar.commands import PLAIN, plain_command
 from lightning_dar.commands.continued import last_checkpoint, same_logs, without_run
+from lightning_dar.commands.hardware import check_gpu, check_launch, settle_precision
 from lightning_dar.commands.parser import OneLine, add_plugins, use_plugins
 from lightning_dar.commands.table import table
 from lightning_dar.data import TextData
@@ -163,6 +163,7 @@ class RoutedCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Settings come from the checkpoint first; config files and options of the command line override them."""
         args = sys.argv[1:] if args is None else list(args)
+        self.args = args
         self.config = parser.parse_args(args)
         subcommand = self.config.subcommand
         path = self.config[subcommand].get("ckpt_path")
@@ -255,12 +256,10 @@ class RoutedCLI(LightningCLI):
         if self.checkpoint is not None:
             self._refuse_contradictions()
         trainer = self._get(self.config, "trainer")
-        has_gpu = torch.cuda.is_available() or (trainer.accelerator == "gpu" and torch.backends.mps.is_available())
-        if self.subcommand != "prepare" and trainer.accelerator in ("gpu", "cuda") and not has_gpu:
-            raise UsageError(
-                f"trainer.accelerator={trainer.accelerator}: this config needs a CUDA GPU and none was found; "
-                "configs/quickstart.yaml runs on this machine"
-            )
+        if self.subcommand != "prepare":
+            check_gpu(trainer.accelerator)
+            check_launch(trainer)
+            settle_precision(trainer, self.args)
         self._drop_idle_callbacks(trainer)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:

@@ -31,6 +31,13 @@ def test_every_strategy_side_by_side(run, config):
     assert parameters["delta-block"]["total"] == parameters["standard"]["total"] + parameters["delta-block"]["routing"]
 
 
+@pytest.mark.parametrize(("config", "gpus"), [("delta_1b", 8), ("delta_8b", 64), ("delta_70b", 256)])
+def test_shipped_configs_fit_on_the_gpus_that_they_name(run, config, gpus):
+    report = planned(run, "--config", ROOT / f"configs/{config}.yaml", "--gpus", gpus, "--gpu", "h100")
+    (own,) = [row for row in report["strategies"] if row["strategy"] == "delta-block"]
+    assert own["fits"]
+
+
 def test_modes_and_communication_whatever_the_setting(run):
     """Both are shown for all that could be set; the setting's own agree with its memory."""
     plain, full = (planned(run, *LARGE, f"--model.activation_checkpointing={mode}") for mode in ("none", "full"))
