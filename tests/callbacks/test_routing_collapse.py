@@ -9,6 +9,7 @@ import torch
 from callbacks import RoutingCollapse, RoutingSharpness
 from lightning_dar.errors import UsageError
 from lightning_dar.training import OptimizerConfig
+from lightning_dar.training.finite import FiniteSteps
 from runs import Scramble, fit, language_model
 
 
@@ -16,6 +17,7 @@ def alarms(folder, *callbacks, name="delta-sublayer", **settings):
     """Warnings of collapse in a run that learns nothing, and the trainer."""
     module = language_model(name)
     module.optimizer = OptimizerConfig(lr=0.0, routing_lr=0.0, warmup_steps=2)
+    module.finite_steps = FiniteSteps("skip", 10)  # queries that are no numbers would end the run
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         trainer = fit(folder, *callbacks, model=module, limit_val_batches=0, **settings)

@@ -16,7 +16,7 @@ def test_validation_agrees_with_a_probe(tmp_path):
     module = language_model()
     trainer = fit(tmp_path, RoutingSharpness(every_n_steps=2, val_batches=2), model=module, val_check_interval=6)
     logged = events(trainer)
-    assert [event.step for event in logged.Scalars("routing/sharpness")] == [2, 4, 6]
+    assert [event.step for event in logged.Scalars("routing/sharpness")] == [1, 3, 5]
 
     probe = RoutingProbe(module.model.residual, 6)
     for batch in RandomTokens().batches[10:12]:
@@ -33,7 +33,7 @@ def test_pictures_are_images_in_the_logs_and_files(tmp_path):
     logged = events(trainer)
     for name, file in (("heat map", "routing.png"), ("by depth", "routing_by_depth.png")):
         images = logged.Images(f"routing/{name.replace(' ', '_')}")
-        assert [event.step for event in images] == [1, 2]
+        assert [event.step for event in images] == [0, 1]
         assert all(image.encoded_image_string.startswith(b"\x89PNG") for image in images)
         assert callback.pictures[name] == Path(trainer.log_dir) / file
         assert matplotlib.image.imread(callback.pictures[name]).std() > 0.05, "not a blank picture"
