@@ -1,15 +1,14 @@
 """What a run asks of the hardware, against what this machine has."""
 
 import os
-import sys
 from collections.abc import Sequence
 
 import torch
 from jsonargparse import Namespace
 from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator, XLAAccelerator
 from lightning.pytorch.plugins.environments import TorchElasticEnvironment
-from lightning.pytorch.utilities import rank_zero_only
 
+from lightning_dar.commands.notice import notice
 from lightning_dar.errors import UsageError
 
 OFF_THE_CPU = (CUDAAccelerator, MPSAccelerator, XLAAccelerator)  # what Lightning's `auto` prefers to it
@@ -61,13 +60,8 @@ def settle_precision(trainer: Namespace, args: Sequence[str]) -> None:
     if named or trainer.accelerator != "auto" or str(trainer.precision) not in HALF:
         return
     if not any(accelerator.is_available() for accelerator in OFF_THE_CPU):
-        _notice(
+        notice(
             f"trainer.precision={trainer.precision}: no GPU was found, so 32-true is used, on the CPU "
             "(--trainer.accelerator cpu keeps the precision)"
         )
         trainer.precision = "32-true"
-
-
-@rank_zero_only
-def _notice(line: str) -> None:
-    print(line, file=sys.stderr)

@@ -12,7 +12,6 @@ from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from lightning_dar.checkpoint.load import Checkpoint, open_checkpoint
 from lightning_dar.checkpoint.saved import open_or_offer, steps_of
@@ -20,6 +19,7 @@ from lightning_dar.checkpoint.settings import TRAINER_KEY, own_tokenizer, settin
 from lightning_dar.commands import PLAIN, plain_command
 from lightning_dar.commands.continued import last_checkpoint, same_logs, without_run
 from lightning_dar.commands.hardware import check_gpu, check_launch, settle_precision
+from lightning_dar.commands.notice import notice
 from lightning_dar.commands.parser import OneLine, add_plugins, use_plugins
 from lightning_dar.commands.table import table
 from lightning_dar.data import TextData
@@ -187,7 +187,7 @@ class RoutedCLI(LightningCLI):
         trainer = self.config.fit.trainer
         self.checkpoint = last_checkpoint(trainer)
         if self.checkpoint is None:
-            rank_zero_info("--ckpt_path last: there is no checkpoint yet, training starts from the beginning")
+            notice("--ckpt_path last: there is no checkpoint yet, training starts from the beginning")
             self.config.fit.ckpt_path = None
             return
         self._check_steps_are_left()

@@ -1,6 +1,7 @@
 """The LightningDataModule: options, preparation, loaders, and where a resumed run continues."""
 
 import os
+import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -278,6 +279,7 @@ class TextData(L.LightningDataModule):
             "pin_memory": bool(self.trainer) and self.trainer.strategy.root_device.type == "cuda",
             "collate_fn": partial(collate, document_end_id=end_id),
             # Its own: a resumed run makes its loaders at other times, which the model's random numbers must not show.
+            "worker_init_fn": _leave_signals_to_the_trainer,
             "generator": torch.Generator().manual_seed(self.hparams.seed),
         }
 
@@ -287,6 +289,12 @@ def batches_since_step(trainer: L.Trainer) -> int:
     run does these batches again."""
     progress = trainer.fit_loop.epoch_loop.batch_progress.current
     return progress.processed % trainer.accumulate_grad_batches if trainer.fit_loop._should_accumulate() else 0
+
+
+def _leave_signals_to_the_trainer(worker: int) -> None:
+    """Some systems send a job's signals to all of its processes, and SIGUSR1 would end a worker."""
+    if hasattr(signal, "SIGUSR1"):
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
 class _ResumableLoader(DataLoader):

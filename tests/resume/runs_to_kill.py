@@ -113,16 +113,20 @@ class Runs:
                     found.append(process.name)
         return found
 
+    def newest(self) -> Path:
+        """The folder of the newest version."""
+        return max(self.folder.glob("runs/test/version_*"))
+
     def weights(self) -> dict[str, torch.Tensor]:
         """And the optimizer's averages, of the run's last checkpoint."""
-        content = torch.load(self.folder / CHECKPOINTS / "last.ckpt", weights_only=True)
+        content = torch.load(self.newest() / "checkpoints/last.ckpt", weights_only=True)
         moments = content["optimizer_states"][0]["state"]
         flat = {f"{key} {name}": value for key, state in moments.items() for name, value in state.items()}
         return {**content["state_dict"], **flat, "step": torch.tensor(content["global_step"])}
 
     def logged(self) -> dict[str, list[tuple[int, float]]]:
         """All scalars but those of the time it took."""
-        events = EventAccumulator(str(self.folder / "runs/test/version_0")).Reload()
+        events = EventAccumulator(str(self.newest())).Reload()
         tags = [tag for tag in events.Tags()["scalars"] if not tag.startswith("throughput")]
         return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in tags}
 

@@ -59,6 +59,16 @@ def test_the_process_that_launched_the_others_passes_the_signal_on(new_runs):
     assert "interrupted after 6 steps" in done.said or "interrupted after 7 steps" in done.said
 
 
+def test_a_signal_to_all_processes_leaves_the_workers_at_work(new_runs):
+    done = new_runs("group").fit(data__num_workers=2, before=usr1_to_the_group).check()
+    assert "interrupted after 6 steps" in done.said
+
+
+def usr1_to_the_group() -> None:
+    os.setsid()
+    at_hook("on_train_batch_start", 6, lambda: os.killpg(0, signal.SIGUSR1))
+
+
 def scontrol(folder: Path, job: str) -> None:
     """A command of that name which notes its arguments, and a job to requeue."""
     command = folder / "bin/scontrol"

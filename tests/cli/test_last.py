@@ -1,0 +1,105 @@
+"""Which checkpoint `fit --ckpt_path last` goes on from, and where the run then lies."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import fit_args, only_line
+
+LAST = "--ckpt_path=last"
+CONSTANT_RATE = ("--model.optimizer.min_lr_ratio=1", "--model.optimizer.warmup_steps=0")
+
+
+def steps(path: str | Path) -> int:
+    return torch.load(path, weights_only=True)["global_step"]
+
+
+def versions() -> list[str]:
+    return sorted(path.name for path in Path("runs/test").iterdir())
+
+
+def test_without_a_checkpoint_it_starts_from_the_beginning(fit):
+    out, err = fit(LAST)
+    assert "there is no checkpoint yet, training starts from the beginning" in out + err
+    assert versions() == ["version_0"]
+
+
+def test_it_goes_on_in_the_newest_version_and_a_path_begins_one_of_its_own(fit, run):
+    fit()
+    fit()
+    fit(LAST, "--trainer.max_steps=6")
+    assert versions() == ["version_0", "version_1"]
+    assert steps("runs/test/version_0/checkpoints/last.ckpt") == 4
+    assert steps("runs/test/version_1/checkpoints/last.ckpt") == 6
+    # Its settings say version_1 by now; a run from it is another all the same.
+    status, _, err = run("fit", "--ckpt_path=runs/test/version_1/checkpoints/last.ckpt", "--trainer.max_steps=8")
+    assert status == 0, err
+    assert versions() == ["version_0", "version_1", "version_2"]
+
+
+def test_an_older_version_is_not_taken_where_the_newest_has_no_checkpoint(fit):
+    fit()
+    Path("runs/test/version_1/checkpoints").mkdir(parents=True)
+    out, err = fit(LAST)
+    assert "starts from the beginning" in out + err
+    assert versions() == ["version_0", "version_1", "version_2"]
+
+
+def test_a_finished_run_has_nothing_left(fit, run, text_folder):
+    fit()
+    status, _, err = run(*fit_args(text_folder), LAST)
+    assert status == 2
+    assert "trainer.max_steps=4: the checkpoint has done 4 steps" in only_line(err)
+
+
+def test_callbacks_added_by_the_command_are_added_once(fit):
+    added = "--trainer.callbacks+=lightning.pytorch.callbacks.LambdaCallback"
+    fit(added)
+    fit(added, LAST, "--trainer.max_steps=6")
+    content = torch.load("runs/test/version_0/checkpoints/last.ckpt", weights_only=True)
+    names = [entry["class_path"] for entry in content["lightning_dar_trainer"]["trainer"]["callbacks"]]
+    assert len([name for name in names if name.endswith("LambdaCallback")]) == 1
+
+
+@pytest.mark.parametrize("logger", ["true", "false"])
+def test_lightnings_default_logger_and_none_at_all(logger, run, text_folder):
+    args = [arg for arg in fit_args(text_folder) if ".logger." not in arg]
+    for most in (4, 6):
+        status, _, err = run(*args, f"--trainer.logger={logger}", LAST, f"--trainer.max_steps={most}")
+        assert status == 0, err
+    (folder,) = Path().rglob("checkpoints")
+    assert str(folder) == ("lightning_logs/version_0/checkpoints" if logger == "true" else "checkpoints")
+    assert steps(folder / "last.ckpt") == 6
+
+
+def test_a_logger_that_keeps_no_versions_needs_a_folder_for_the_checkpoints(run, text_folder):
+    args = [arg for arg in fit_args(text_folder) if ".logger." not in arg]
+    csv = ["--trainer.logger=lightning.pytorch.loggers.CSVLogger", "--trainer.logger.save_dir=csv"]
+    status, _, err = run(*args, *csv, LAST)
+    assert status == 2
+    assert "CSVLogger does not tell where its runs are" in only_line(err)
+    saving = "--trainer.callbacks+=lightning.pytorch.callbacks.ModelCheckpoint"
+    told = [saving, "--trainer.callbacks.dirpath=kept", "--trainer.callbacks.every_n_train_steps=2"]
+    for most in (4, 6):
+        status, _, err = run(*args, *csv, *told, LAST, f"--trainer.max_steps={most}")
+        assert status == 0, err
+    assert max(steps(path) for path in Path("kept").glob("*.ckpt")) == 6
+
+
+def test_other_settings_than_the_checkpoints_are_refused(fit, run, text_folder):
+    fit()
+    status, _, err = run(*fit_args(text_folder), LAST, "--model.residual.name=standard", "--trainer.max_steps=6")
+    assert status == 2
+    assert "the checkpoint has delta" in only_line(err)
+
+
+def test_only_a_damaged_one(fit, run, text_folder):
+    fit("--trainer.max_steps=2")
+    (path,) = (path for path in Path("runs/test/version_0/checkpoints").iterdir() if not path.is_symlink())
+    path.write_bytes(path.read_bytes()[:-1000])
+    status, _, err = run(*fit_args(text_folder), LAST)
+    assert status == 1
+    assert path.name in only_line(err)
+    shutil.rmtree("runs/test/version_0")
+    fit(LAST)
