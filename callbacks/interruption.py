@@ -14,6 +14,8 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
+from lightning_dar.training.saving import remove
+
 FILE = "interrupted.ckpt"
 LAST_WORDS_SECONDS = 10.0  # for processes that are about to end by an error of their own, which is to be seen
 
@@ -82,10 +84,17 @@ class Interruption(Callback):
         if not isinstance(exception, SystemExit | KeyboardInterrupt):
             _end_children(trainer)
 
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The run is through: its later checkpoints are enough."""
+        path, saving = _place(trainer), trainer.checkpoint_callback
+        if trainer.is_global_zero and path is not None and path.exists():
+            others = [Path(other) for other in (saving.last_model_path, saving.best_model_path) if other]
+            if any(other.exists() and other.stat().st_mtime > path.stat().st_mtime for other in others):
+                remove(path)
+
     def _save(self, trainer: Trainer) -> None:
-        folder = getattr(trainer.checkpoint_callback, "dirpath", None)
-        if folder is not None:
-            self._path = Path(folder, FILE)
+        self._path = _place(trainer)
+        if self._path is not None:
             trainer.save_checkpoint(self._path)
 
 
@@ -108,6 +117,11 @@ def requeue_slurm_job() -> None:
         rank_zero_warn(f"job {job} is not requeued: scontrol says {done.stderr.strip()!r}")
     else:
         rank_zero_info(f"job {job} is requeued")
+
+
+def _place(trainer: Trainer) -> Path | None:
+    folder = getattr(trainer.checkpoint_callback, "dirpath", None)
+    return Path(folder, FILE) if folder else None
 
 
 def _requeues() -> int | None:

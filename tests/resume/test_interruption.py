@@ -42,6 +42,7 @@ def test_sigterm_saves_between_two_steps_and_ends_with_status_0(new_runs):
     runs.fit("--ckpt_path=last", *MEASURED, **ROUTED).check()
     same_as_undisturbed(runs, undisturbed)
     assert "routing/sharpness" in runs.logged()
+    assert not (runs.folder / CHECKPOINTS / "interrupted.ckpt").exists()
 
 
 def test_a_signal_to_one_of_two_processes_stops_both(new_runs):
