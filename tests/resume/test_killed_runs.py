@@ -52,7 +52,7 @@ def kill_and_go_on(kind: str, seed: int, new_runs, undisturbed) -> None:
     assert not different, f"seed {seed}: {different}"
     assert runs.logged() == scalars, f"seed {seed}"
     assert runs.newest().name == ("version_0" if had_saved else "version_1")
-    assert not list(runs.folder.rglob(".*partial"))
+    assert not list(runs.newest().rglob(".*partial"))
 
 
 @pytest.mark.parametrize("seed", [0, 1])
