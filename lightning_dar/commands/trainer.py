@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from functools import cached_property
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -105,13 +106,14 @@ class SaveConfig(SaveConfigCallback):
             super().setup(trainer, pl_module, stage)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        config = json.loads(self.parser.dump(self.config, format="json", skip_none=False))
-        checkpoint[TRAINER_KEY] = {
-            "trainer": without_run(config["trainer"]),
-            "seed_everything": config.get("seed_everything"),
-        }
+        checkpoint[TRAINER_KEY] = self._settings
         for logger in trainer.loggers:
             logger.save()  # what comes before a checkpoint is not logged again after it
+
+    @cached_property
+    def _settings(self) -> dict[str, Any]:
+        config = json.loads(self.parser.dump(self.config, format="json", skip_none=False))
+        return {"trainer": without_run(config["trainer"]), "seed_everything": config.get("seed_everything")}
 
 
 class OneLineParser(OneLine, LightningArgumentParser):

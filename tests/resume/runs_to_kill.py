@@ -134,7 +134,7 @@ class Runs:
 def fit_settings(processes: int = 1, settings: dict[str, Any] | None = None) -> list[str]:
     spread = {} if processes == 1 else {"trainer.devices": processes, "trainer.strategy": "ddp", "data.batch_size": 16}
     chosen = {**SETTINGS, **spread, **{key.replace("__", "."): value for key, value in (settings or {}).items()}}
-    return [*SIZES, *(f"--{key}={value}" for key, value in chosen.items())]
+    return [*SIZES, f"--config={HERE / 'callbacks.yaml'}", *(f"--{key}={value}" for key, value in chosen.items())]
 
 
 def _run(folder: Path, args: list[str], environment: dict[str, str], log: Path, before: Before) -> None:

@@ -15,7 +15,6 @@ ROUTED = {
     "trainer__max_steps": 6,
     "trainer__val_check_interval": 8,
 }
-MEASURED = ["--trainer.callbacks+=callbacks.RoutingSharpness", "--trainer.callbacks.every_n_steps=2"]
 
 
 def interrupted_at(hook: str, count: int, number: int = signal.SIGTERM):
@@ -30,16 +29,16 @@ def same_as_undisturbed(runs: Runs, undisturbed: Runs) -> None:
 
 def test_sigterm_saves_between_two_steps_and_ends_with_status_0(new_runs):
     undisturbed = new_runs("undisturbed")
-    undisturbed.fit(*MEASURED, **ROUTED).check()
+    undisturbed.fit(**ROUTED).check()
     runs = new_runs("interrupted")
     # In the first batch of a step of two; then after a step that a validation follows, which is done as well.
-    first = runs.fit(*MEASURED, **ROUTED, before=interrupted_at("on_train_batch_end", 5)).check()
+    first = runs.fit(**ROUTED, before=interrupted_at("on_train_batch_end", 5)).check()
     assert "interrupted after 3 steps" in first.said
     assert "Traceback" not in first.said
-    again = runs.fit("--ckpt_path=last", *MEASURED, **ROUTED, before=interrupted_at("on_before_optimizer_step", 1))
+    again = runs.fit("--ckpt_path=last", **ROUTED, before=interrupted_at("on_before_optimizer_step", 1))
     assert "interrupted after 4 steps" in again.check().said
     assert torch.load(runs.folder / CHECKPOINTS / "interrupted.ckpt", weights_only=True)["global_step"] == 4
-    runs.fit("--ckpt_path=last", *MEASURED, **ROUTED).check()
+    runs.fit("--ckpt_path=last", **ROUTED).check()
     same_as_undisturbed(runs, undisturbed)
     assert "routing/sharpness" in runs.logged()
     assert not (runs.folder / CHECKPOINTS / "interrupted.ckpt").exists()
