@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.fabric.strategies.fsdp import _get_full_state_dict_context
 from lightning.pytorch import LightningModule
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
 from torch import nn
@@ -100,6 +101,28 @@ class FSDP(FSDPStrategy):
     def load_checkpoint(self, checkpoint_path: str | os.PathLike, weights_only: bool | None = None) -> dict[str, Any]:
         """Raises DataError as `load_single_file` does."""
         return load_single_file(Path(self.broadcast(checkpoint_path)), self.model, self.optimizers)
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        """Whole, in the first process. On CPUs torch must be asked for one kind of state after the other: it gathers
+        them all in one buffer and returns, there, views of it, so that every kind would be the last one."""
+        from torch.distributed.fsdp import FullyShardedDataParallel as Sharded
+        from torch.distributed.fsdp import OptimStateKeyType
+
+        if self.root_device.type != "cpu" or self.world_size == 1:
+            return super().optimizer_state(optimizer)
+        optimizer = getattr(optimizer, "_optimizer", optimizer)
+        own, kinds = optimizer.state_dict(), [None] * self.world_size
+        # Where nothing of a parameter lies here, it has no state here.
+        torch.distributed.all_gather_object(kinds, sorted({kind for state in own["state"].values() for kind in state}))
+        whole: dict[str, Any] = {}
+        with _get_full_state_dict_context(self.model, world_size=self.world_size):
+            for kind in sorted(set(chain(*kinds))):
+                part = {number: {kind: state[kind]} for number, state in own["state"].items()}
+                found = Sharded.optim_state_dict(self.model, optimizer, {**own, "state": part})
+                whole = whole or {**found, "state": {}}
+                for name, state in found.get("state", {}).items():
+                    whole["state"].setdefault(name, {}).update(state)
+        return Sharded.rekey_optim_state_dict(whole, OptimStateKeyType.PARAM_ID, self.model) if found else {}
 
     def wrap(self, model: Transformer, device: torch.device) -> nn.Module:
         """The model with every sublayer and the rest as units, sharded over all processes."""
