@@ -121,7 +121,7 @@ class TestTrainSampler:
 
     @pytest.mark.parametrize(("replicas", "batch_size", "accumulated"), [(4, 6, 1), (2, 6, 2), (1, 6, 4), (2, 3, 4)])
     def test_a_step_has_the_same_windows_however_it_is_shared(self, replicas, batch_size, accumulated):
-        """Steps of 24 windows through passes that leave out 11 of 107, enough for a batch of any of the smaller ones."""
+        """Steps of 24 windows; a pass leaves out 11 of 107, which would be a batch where ranks are few."""
         whole = [list(TrainSampler(107, batch_size=24, seed=1, consumed=lambda n=n: n * 96)) for n in range(2)]
         how = {"batch_size": batch_size, "num_replicas": replicas, "accumulated": accumulated, "seed": 1}
         ranks = [TrainSampler(107, rank=rank, consumed=lambda: 48, **how) for rank in range(replicas)]

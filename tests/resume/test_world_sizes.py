@@ -34,7 +34,7 @@ SAVING = {
     },
 }
 RECORDING = [{"class_path": "recorder.Seen"}, {"class_path": "recorder.Logits"}]
-STEPS, SAVED_AT, WINDOWS = 14, 7, 32  # a pass is 6 steps of 32 windows, and 21 windows that it leaves out
+STEPS, SAVED_AT, WINDOWS = 14, 7, 32  # a pass is 6 steps; the 9 windows it leaves out would be a batch of 8
 CLOSE = 1e-4
 KEYS = [
     "model.embed.weight",
