@@ -42,14 +42,13 @@ class ShardedTensors(Tensors):
     """The tensors whose names start with `prefix`, without it, each put together from its shards when read.
 
     Raises:
-        DataError: an index that is damaged, or that asks for more than plain data.
+        DataError: an index that is damaged, or that asks for more than plain data; a part that is missing or cut.
     """
 
     def __init__(self, folder: Path, prefix: str):
         self._folder, self._prefix = folder, prefix
         self._index = _read_index(file_inside(folder, INDEX_FILE))
-        for info in self._index.storage_data.values():
-            file_inside(folder, info.relative_path)
+        _check_parts(folder, self._index)
         self.infos = {
             name.removeprefix(prefix): TensorInfo(tuple(entry.size), entry.properties.dtype)
             for name, entry in self._index.state_dict_metadata.items()
@@ -91,3 +90,13 @@ def _read_index(path: Path) -> Any:
     except Exception as error:  # unpickling damaged bytes raises anything
         raise DataError(f"{path}: no index of a sharded checkpoint, or a damaged one ({error})") from error
     return index
+
+
+def _check_parts(folder: Path, index: Any) -> None:
+    ends: dict[str, int] = {}
+    for info in index.storage_data.values():
+        ends[info.relative_path] = max(info.offset + info.length, ends.get(info.relative_path, 0))
+    for name, end in ends.items():
+        path = file_inside(folder, name)
+        if (size := path.stat().st_size) < end:
+            raise DataError(f"{path}: {size} bytes of at least {end}; is the save finished?")

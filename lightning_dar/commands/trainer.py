@@ -12,6 +12,7 @@ from jsonargparse import Namespace
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lightning_dar.checkpoint.load import Checkpoint, open_checkpoint
@@ -271,6 +272,8 @@ class RoutedCLI(LightningCLI):
             raise UsageError(f"trainer: {error}") from error
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:  # no plugin was asked for
             trainer.strategy.checkpoint_io = WholeFiles()
+        if self.subcommand == "fit" and self.checkpoint is not None:
+            _check_reads(trainer, self.checkpoint.path)
         return trainer
 
     def _drop_idle_callbacks(self, trainer: Namespace) -> None:
@@ -302,6 +305,15 @@ class RoutedCLI(LightningCLI):
         self.config_init = self.config
         self.model, self.datamodule = None, TextData(**self._get(self.config, "data"))
         self.trainer = RoutedTrainer(accelerator="cpu", devices=1, logger=False, enable_checkpointing=False)
+
+
+def _check_reads(trainer: Trainer, checkpoint: Path) -> None:
+    """Raises UsageError for a sharded folder where the strategy reads files only, or folders of another kind."""
+    if checkpoint.is_dir() and not isinstance(trainer.strategy, ModelParallelStrategy):
+        raise UsageError(
+            f"--ckpt_path {checkpoint}: a sharded folder, which {type(trainer.strategy).__name__} cannot go on from; "
+            "add --config configs/strategy/fsdp2.yaml, on any number of devices"
+        )
 
 
 def run(args: list[str]) -> None:

@@ -23,7 +23,7 @@ class MixedTrainSampler(TrainSampler):
     Every set goes through passes of its own, each window once a pass, whatever the others do: a small set comes round
     again while a large one is not through. What is called a pass here has as many windows as all sets together; after
     it the next one goes on with the draws, so it ends nothing but Lightning's epoch. As with one set, the last windows
-    of a pass that do not fill a batch on every rank are left out.
+    of a pass that do not fill a step are left out.
     """
 
     def __init__(self, lengths: Mapping[str, int], shares: Mapping[str, float], batch_size: int, **options) -> None:

@@ -17,6 +17,7 @@ from lightning_dar.data.mix import Mix, MixedWindows, check_mix
 from lightning_dar.data.opened import TokenFolder
 from lightning_dar.data.options import check_options, default_dir, existing_shards
 from lightning_dar.data.prepare import prepare
+from lightning_dar.data.progress import batches_since_step, resize
 from lightning_dar.data.tokenizer import Tokenizer
 from lightning_dar.data.units import Part
 from lightning_dar.data.windows import Windows, collate
@@ -170,13 +171,16 @@ class TextData(L.LightningDataModule):
     def train_dataloader(self) -> DataLoader:
         """Raises DataError where the training split has less than one batch for all devices."""
         sampler = self._tokens.train_sampler(
-            self.hparams.batch_size, seed=self.hparams.seed, consumed=self._windows_consumed, **self._replicas()
+            self.hparams.batch_size,
+            seed=self.hparams.seed,
+            accumulated=self._accumulated,
+            consumed=self._windows_consumed,
+            **self._replicas(),
         )
         if sampler.pass_windows == 0:
             raise DataError(
-                f"data.batch_size: {self.hparams.batch_size} on {sampler.num_replicas} device(s) needs "
-                f"{sampler.batch_windows} windows of {self.hparams.seq_len} tokens, the training split has "
-                f"{sampler.num_windows}; lower data.batch_size or data.seq_len, or give more text"
+                f"{self._batch_in_words()} needs {sampler.step_windows} windows of {self.hparams.seq_len} tokens, the "
+                f"training split has {sampler.num_windows}; lower data.batch_size or data.seq_len, or give more text"
             )
         return _ResumableLoader(self._windows["train"], sampler=sampler, drop_last=True, **self._loader_options())
 
@@ -198,18 +202,19 @@ class TextData(L.LightningDataModule):
             "epoch": epoch,
             "windows_seen": seen,
             "batches": self._batches_trained(),
-            "batch_windows": self._batch_windows(),
+            **self._batch_sizes(),
             **self._order_key(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continues where `state_dict` was taken.
 
-        Devices, batch size and workers may be others, as the order of the windows does not depend on them.
+        Devices, batch size, accumulation and workers may be others, as the order of the windows does not depend on
+        them.
 
         Raises:
             DataError: windows would be skipped or seen twice: they, or their order, are not those of the interrupted
-                run, or what it has seen is no whole number of the new batches.
+                run, or what it has seen is no whole number of the new steps.
         """
         if not self.trainer or self.trainer.state.fn != "fit":
             return
@@ -223,22 +228,29 @@ class TextData(L.LightningDataModule):
             raise DataError(f"data: cannot resume on other windows than those trained on so far ({'; '.join(changed)})")
         self._check_batches(state_dict)
         self._resumed_windows = state_dict["epoch"] * self._pass_windows() + state_dict["windows_seen"]
-        self._resumed_batches = state_dict["batches"]
+        self._resumed_batches = resize(self.trainer, state_dict, self._batch_sizes())
 
     def _check_batches(self, state_dict: dict[str, Any]) -> None:
-        """Raises DataError for a global batch that cannot go on from there."""
-        now, before, seen = self._batch_windows(), state_dict.get("batch_windows"), state_dict["windows_seen"]
-        batches = f"data.batch_size: {self.hparams.batch_size} on {self._replicas()['num_replicas']} device(s)"
+        """Raises DataError for steps of another size that cannot go on from there."""
+        now, before, seen = self._step_windows(), state_dict.get("step_windows"), state_dict["windows_seen"]
+        if before in (now, None):
+            return
+        step = f"{self._batch_in_words()} is {now} windows a step, it was {before}"
+        keep = "batch size times devices times accumulated batches"
         if seen % now:
             raise DataError(
-                f"{batches} is {now} windows a batch, and the {seen} windows that this pass has trained on are no "
-                f"whole number of those; choose batch size times devices so that they are (it was {before})"
+                f"{step}: the {seen} windows of this pass trained on so far are no whole number of such steps; choose "
+                f"{keep} so that they are"
             )
-        if now != before and self.trainer.max_steps == -1:
+        if self.trainer.max_steps == -1:
             raise DataError(
-                f"{batches} is {now} windows a batch, it was {before}: a run that is limited by epochs would change "
-                "its number of steps; set trainer.max_steps, or keep batch size times devices"
+                f"{step}: a run that is limited by epochs would change its number of steps; set trainer.max_steps, or "
+                f"keep {keep}"
             )
+
+    def _batch_sizes(self) -> dict[str, int]:
+        """Windows a batch and an optimizer step have, on all devices together."""
+        return {"batch_windows": self._batch_windows(), "step_windows": self._step_windows()}
 
     def _order_key(self) -> dict[str, Any]:
         return {
@@ -263,8 +275,20 @@ class TextData(L.LightningDataModule):
     def _batch_windows(self) -> int:
         return self.hparams.batch_size * self._replicas()["num_replicas"]
 
+    def _step_windows(self) -> int:
+        return self._batch_windows() * self._accumulated
+
+    @property
+    def _accumulated(self) -> int:
+        return self.trainer.accumulate_grad_batches if self.trainer else 1
+
+    def _batch_in_words(self) -> str:
+        accumulated = f", {self._accumulated} accumulated," if self._accumulated > 1 else ""
+        devices = self._replicas()["num_replicas"]
+        return f"data.batch_size: {self.hparams.batch_size} on {devices} device(s){accumulated}"
+
     def _pass_windows(self) -> int:
-        return len(self._windows["train"]) // self._batch_windows() * self._batch_windows()
+        return len(self._windows["train"]) // self._step_windows() * self._step_windows()
 
     def _replicas(self) -> dict[str, int]:
         kwargs = self.trainer.distributed_sampler_kwargs if self.trainer else None
@@ -282,13 +306,6 @@ class TextData(L.LightningDataModule):
             "worker_init_fn": _leave_signals_to_the_trainer,
             "generator": torch.Generator().manual_seed(self.hparams.seed),
         }
-
-
-def batches_since_step(trainer: L.Trainer) -> int:
-    """Batches whose gradients wait for the others of their optimizer step. No checkpoint holds gradients, so a resumed
-    run does these batches again."""
-    progress = trainer.fit_loop.epoch_loop.batch_progress.current
-    return progress.processed % trainer.accumulate_grad_batches if trainer.fit_loop._should_accumulate() else 0
 
 
 def _leave_signals_to_the_trainer(worker: int) -> None:

@@ -20,7 +20,8 @@ class TrainSampler(DistributedSampler):
 
     The order of a pass is a function of (seed, pass number) alone: pools of `POOL` neighbouring windows are
     shuffled, and the windows inside a pool. Rank r of R takes every R-th window of it, and a pass ends with
-    its last batch that is full on every rank.
+    its last optimizer step whose batches are full on every rank: so the windows of a step are the same, however
+    ranks and accumulation share its batch.
 
     An iteration starts after the `consumed()` windows (over all ranks and passes) that were trained on,
     whatever workers have fetched ahead. So a resumed run continues with the very windows it has not seen, and
@@ -37,12 +38,14 @@ class TrainSampler(DistributedSampler):
         num_replicas: int = 1,
         rank: int = 0,
         seed: int = 0,
+        accumulated: int = 1,
         consumed: Callable[[], int] = lambda: 0,
     ) -> None:
+        """`accumulated`: batches a step."""
         super().__init__(range(num_windows), num_replicas=num_replicas, rank=rank, shuffle=False, seed=seed)
         self.num_windows = num_windows
-        self.batch_windows = batch_size * num_replicas
-        self.pass_windows = num_windows // self.batch_windows * self.batch_windows
+        self.step_windows = batch_size * num_replicas * accumulated
+        self.pass_windows = num_windows // self.step_windows * self.step_windows
         self.consumed = consumed
 
     def __len__(self) -> int:

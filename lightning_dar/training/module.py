@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from lightning_dar.checkpoint.description import DESCRIPTION_KEY, describe
 from lightning_dar.checkpoint.load import Checkpoint, build_on_meta, load_weights, open_checkpoint
-from lightning_dar.data.module import batches_since_step
+from lightning_dar.data.progress import batches_since_step, leave_out_unfinished_step
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.model import RopeScaling, Transformer, build_transformer, resolve_config
 from lightning_dar.residual import ResidualConfig
@@ -226,7 +226,7 @@ class LanguageModel(L.LightningModule):
         drawn = self._random_at_step if unfinished else random_state(self.device)
         checkpoint[RANDOM_KEY] = from_all_ranks(self.trainer, drawn)
         checkpoint[SKIPPED_KEY] = self.finite_steps.skipped
-        _leave_out_unfinished_step(checkpoint["loops"]["fit_loop"], unfinished)
+        leave_out_unfinished_step(checkpoint["loops"]["fit_loop"], unfinished)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raises DataError where the data's ids mean other tokens than the checkpoint's."""
@@ -264,13 +264,3 @@ class LanguageModel(L.LightningModule):
         if self.trainer.world_size == 1:
             return tokens
         return self.trainer.strategy.reduce(tokens.float(), reduce_op="mean")
-
-
-def _leave_out_unfinished_step(fit_loop: dict[str, Any], batches: int) -> None:
-    """Puts the progress in a checkpoint back to its last optimizer step."""
-    if batches == 0:
-        return
-    for progress in ("current", "total"):
-        counts = fit_loop["epoch_loop.batch_progress"][progress]
-        done = counts["processed"] - batches
-        counts.update(dict.fromkeys(("ready", "started", "processed", "completed"), done))

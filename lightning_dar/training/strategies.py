@@ -1,15 +1,20 @@
 """Lightning's sharding strategies, set up for this model."""
 
 import os
+from collections.abc import Mapping
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.fabric.strategies.fsdp import _get_full_state_dict_context
 from lightning.pytorch import LightningModule
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
 from torch import nn
+from torch.optim import Optimizer
 
+from lightning_dar.errors import DataError
 from lightning_dar.model import Transformer
 from lightning_dar.model.attention import Attention
 from lightning_dar.model.mlp import MLP
@@ -56,6 +61,13 @@ class FSDP2(ModelParallelStrategy):
         if self.is_global_zero:
             put_in_place(path)
 
+    def load_checkpoint(self, checkpoint_path: str | os.PathLike, weights_only: bool | None = None) -> dict[str, Any]:
+        """Raises DataError as `load_single_file` does."""
+        path = Path(self.broadcast(checkpoint_path))
+        if path.is_dir():
+            return super().load_checkpoint(path, weights_only)
+        return load_single_file(path, self.model, self.optimizers)
+
 
 class FSDP(FSDPStrategy):
     """Lightning's `FSDPStrategy` with the units of `shard`, around the transformer alone, and checkpoints of one file.
@@ -86,6 +98,32 @@ class FSDP(FSDPStrategy):
         model.model = self.wrap(model.model, self.root_device)
         return model
 
+    def load_checkpoint(self, checkpoint_path: str | os.PathLike, weights_only: bool | None = None) -> dict[str, Any]:
+        """Raises DataError as `load_single_file` does."""
+        return load_single_file(Path(self.broadcast(checkpoint_path)), self.model, self.optimizers)
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        """Whole, in the first process. On CPUs torch must be asked for one kind of state after the other: it gathers
+        them all in one buffer and returns, there, views of it, so that every kind would be the last one."""
+        from torch.distributed.fsdp import FullyShardedDataParallel as Sharded
+        from torch.distributed.fsdp import OptimStateKeyType
+
+        if self.root_device.type != "cpu" or self.world_size == 1:
+            return super().optimizer_state(optimizer)
+        optimizer = getattr(optimizer, "_optimizer", optimizer)
+        own, kinds = optimizer.state_dict(), [None] * self.world_size
+        # Where nothing of a parameter lies here, it has no state here.
+        torch.distributed.all_gather_object(kinds, sorted({kind for state in own["state"].values() for kind in state}))
+        whole: dict[str, Any] = {}
+        with _get_full_state_dict_context(self.model, world_size=self.world_size):
+            for kind in sorted(set(chain(*kinds))):
+                part = {number: {kind: state[kind]} for number, state in own["state"].items()}
+                found = Sharded.optim_state_dict(self.model, optimizer, {**own, "state": part})
+                whole = whole or {**found, "state": {}}
+                for name, state in found.get("state", {}).items():
+                    whole["state"].setdefault(name, {}).update(state)
+        return Sharded.rekey_optim_state_dict(whole, OptimStateKeyType.PARAM_ID, self.model) if found else {}
+
     def wrap(self, model: Transformer, device: torch.device) -> nn.Module:
         """The model with every sublayer and the rest as units, sharded over all processes."""
         from torch.distributed.fsdp import FullyShardedDataParallel
@@ -97,3 +135,41 @@ class FSDP(FSDPStrategy):
             sharding_strategy=self.sharding_strategy,
             **self.kwargs,
         )
+
+
+def load_single_file(path: Path, model: nn.Module, optimizers: list[Optimizer]) -> dict[str, Any]:
+    """Gives a sharded model and its optimizers what any strategy has saved of them; returns the rest.
+
+    Lightning's own takes the numbers in an optimizer's state for places in the model, which they are only where all
+    parameters are in one group: moments would land on other parameters.
+
+    Raises:
+        DataError: an optimizer that has trained other parameters.
+    """
+    from torch.distributed.checkpoint.state_dict import (
+        StateDictOptions,
+        set_model_state_dict,
+        set_optimizer_state_dict,
+    )
+
+    content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    options = StateDictOptions(full_state_dict=True)
+    set_model_state_dict(model, content.pop("state_dict"), options=options)
+    for optimizer, saved in zip(optimizers, content["optimizer_states"] if optimizers else (), strict=True):
+        set_optimizer_state_dict(model, optimizer, by_name(saved, optimizer, model, path), options=options)
+    return content
+
+
+def by_name(saved: Mapping[str, Any], optimizer: Optimizer, model: nn.Module, path: Path) -> dict[str, Any]:
+    """An optimizer's state under its parameters' names instead of numbers. As for torch itself, a parameter is told by
+    its place in the optimizer's groups, and its number only ties it to its state."""
+    names = {parameter: name.replace(FSDP_PREFIX, "") for name, parameter in model.named_parameters()}
+    own, groups = optimizer.param_groups, saved["param_groups"]
+    if [len(group["params"]) for group in groups] != [len(group["params"]) for group in own]:
+        raise DataError(f"'{path}': its optimizer trained other parameters; leave model.freeze_base as it was")
+    places = zip(chain(*(group["params"] for group in groups)), chain(*(group["params"] for group in own)), strict=True)
+    name_of = {number: names[parameter] for number, parameter in places}
+    return {
+        "state": {name_of[number]: state for number, state in saved["state"].items()},
+        "param_groups": [{**group, "params": [name_of[number] for number in group["params"]]} for group in groups],
+    }

@@ -32,7 +32,7 @@ def test_a_sharded_checkpoint_opens_everywhere(run, text_folder, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
     trained = float(re.search(r"validation perplexity +(\S+)", done.stdout)[1])
-    (folder,) = {path.parent.resolve() for path in Path("runs").rglob("meta.pt")}
+    folder = Path("runs/test/version_0/checkpoints/last.ckpt").resolve()
     assert len(list(folder.glob("*.distcp"))) == 2
 
     status, _, err = run("convert", "--source", folder, "--output", "single")

@@ -261,14 +261,47 @@ def test_resuming_on_other_data_or_order_is_refused(prepared, tmp_path):
     )
 
 
-def test_another_batch_size_continues_at_its_next_whole_batch(prepared, tmp_path):
-    options = {"limit_val_batches": 0}
-    fit(text_data(prepared), tmp_path, every_n_steps=3, max_steps=3, **options)
-    small, _ = fit(text_data(prepared, batch_size=10), tmp_path / "a", max_steps=9, **options)
-    resumed, _ = fit(
-        text_data(prepared, batch_size=10), tmp_path / "b", tmp_path / "step=3.ckpt", max_steps=7, **options
-    )
-    assert same_windows(resumed, small[5:])  # 48 windows seen: 4.8 batches of 10
+@pytest.mark.parametrize(("batch_size", "accumulated"), [(8, 1), (24, 1), (12, 2), (16, 3)])
+def test_steps_of_another_size_go_on_with_the_next_window(batch_size, accumulated, prepared, tmp_path):
+    """48 windows are 6 steps of 8, 2 of 24, and one of 48."""
+    options = {"max_steps": 7, "limit_val_batches": 0}
+    fit(text_data(prepared), tmp_path, every_n_steps=3, **{**options, "max_steps": 3})
+    other = text_data(prepared, batch_size=batch_size), tmp_path / "again"
+    options["accumulate_grad_batches"] = accumulated
+    whole, _ = fit(*other, **{**options, "max_steps": 10})
+    resumed, trainer = fit(*other, tmp_path / "step=3.ckpt", **options)
+    assert trainer.global_step == 7
+    assert len(resumed) == 4 * accumulated
+    assert same_windows(resumed, whole[48 // batch_size :][: len(resumed)])
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"batch_size": 10}, r"10 on 1 device\(s\) is 10 windows a step, it was 16: the 48 windows of this pass"),
+        ({"accumulated": 2}, r"16 on 1 device\(s\), 2 accumulated, is 32 windows a step, it was 16: the 48 windows"),
+        (
+            {"batch_size": 8, "max_epochs": 2},
+            r"8 on 1 device\(s\) is 8 windows a step, it was 16: a run that is limited by epochs",
+        ),
+    ],
+)
+def test_steps_of_another_size_that_cannot_go_on_are_refused(options, complaint, prepared, tmp_path):
+    fit(text_data(prepared), tmp_path, every_n_steps=3, max_steps=3, limit_val_batches=0)
+    limit = {"max_epochs": options["max_epochs"]} if "max_epochs" in options else {"max_steps": 7}
+    data = text_data(prepared, batch_size=options.get("batch_size", BATCH_SIZE))
+    with pytest.raises(DataError, match=f"data.batch_size: {complaint}"):
+        fit(data, tmp_path, tmp_path / "step=3.ckpt", accumulate_grad_batches=options.get("accumulated", 1), **limit)
+
+
+def test_epochs_bear_another_batch_size_of_the_same_step(prepared, batches_per_pass, tmp_path):
+    options = {"max_epochs": 1, "limit_val_batches": 0}
+    fit(text_data(prepared), tmp_path, every_n_steps=3, **options)
+    data = text_data(prepared, batch_size=8)
+    whole, _ = fit(data, tmp_path / "a", accumulate_grad_batches=2, **options)
+    assert len(whole) == 2 * batches_per_pass
+    resumed, _ = fit(data, tmp_path / "b", tmp_path / "step=3.ckpt", accumulate_grad_batches=2, **options)
+    assert same_windows(resumed, whole[6:])
 
 
 def test_the_checkpoint_carries_the_options_and_loads_as_plain_data(prepared, tmp_path):
@@ -278,5 +311,6 @@ def test_the_checkpoint_carries_the_options_and_loads_as_plain_data(prepared, tm
     again = TextData(**checkpoint["datamodule_hyper_parameters"])
     assert dict(again.hparams) == dict(data.hparams)
     windows = data.manifest["train"]["tokens"] // (SEQ_LEN + 1)
-    expected = {"epoch": 0, "windows_seen": 2 * BATCH_SIZE, "batches": 2}
+    sizes = {"batch_windows": BATCH_SIZE, "step_windows": BATCH_SIZE}
+    expected = {"epoch": 0, "windows_seen": 2 * BATCH_SIZE, "batches": 2, **sizes}
     assert checkpoint["TextData"] == expected | {"windows_total": windows, "seq_len": SEQ_LEN, "seed": 5}

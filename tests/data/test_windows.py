@@ -119,6 +119,15 @@ class TestTrainSampler:
         interleaved = [window for step in zip(*ranks, strict=True) for window in step]
         assert interleaved == alone
 
+    @pytest.mark.parametrize(("replicas", "batch_size", "accumulated"), [(4, 6, 1), (2, 6, 2), (1, 6, 4), (2, 3, 4)])
+    def test_a_step_has_the_same_windows_however_it_is_shared(self, replicas, batch_size, accumulated):
+        """Steps of 24 windows; a pass leaves out 11 of 107, which would be a batch where ranks are few."""
+        whole = [list(TrainSampler(107, batch_size=24, seed=1, consumed=lambda n=n: n * 96)) for n in range(2)]
+        how = {"batch_size": batch_size, "num_replicas": replicas, "accumulated": accumulated, "seed": 1}
+        ranks = [TrainSampler(107, rank=rank, consumed=lambda: 48, **how) for rank in range(replicas)]
+        interleaved = [window for step in zip(*ranks, strict=True) for window in step]
+        assert interleaved == [*whole[0][48:], *whole[1][:48]]
+
     @pytest.mark.parametrize("batches", [1, 5, 8, 9, 20])
     def test_a_resumed_iteration_continues_where_training_stopped(self, batches):
         """Against an uninterrupted run of three passes, 8 batches of 2 ranks x 6 windows each."""
