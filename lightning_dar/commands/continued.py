@@ -16,25 +16,16 @@ DEFAULT_NAME = "lightning_logs"  # Lightning's
 
 
 def last_checkpoint(trainer: Namespace) -> Checkpoint | None:
-    """The newest checkpoint of the newest run, None where there is none.
+    """The newest checkpoint of the newest run that has one, None where there is none.
 
-    A run is a version folder of the first logger, or the folder that ModelCheckpoint is told. An older version is
-    never taken: it may be another experiment.
+    A run is a version folder of the first logger, or the folder that ModelCheckpoint is told.
 
     Raises:
         UsageError: a logger of whose folders nothing is known.
         DataError: as `newest_in` does.
     """
-    folder = _told_folder(trainer)
-    if folder is None:
-        versions, version = _versions(trainer)
-        if versions is None:
-            folder = Path(trainer.default_root_dir or ".", "checkpoints")
-        elif version is None:
-            return None
-        else:
-            folder = versions / f"version_{version}" / "checkpoints"
-    return newest_in(folder)
+    folders = [told] if (told := _told_folder(trainer)) else [run / "checkpoints" for run in _runs(trainer)]
+    return next((found for folder in folders if (found := newest_in(folder))), None)
 
 
 def same_logs(trainer: Namespace, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -45,7 +36,8 @@ def same_logs(trainer: Namespace, checkpoint: Checkpoint) -> dict[str, Any]:
     loggers = _loggers(trainer)
     if not loggers or loggers[0].class_path != TENSORBOARD:
         return {}
-    own = {"version": _versions(trainer)[1], "default_hp_metric": False}  # the first start has logged that one
+    run = next(iter(_runs(trainer)), None) if _told_folder(trainer) else checkpoint.path.parents[1]
+    own = {"version": run and run.name, "default_hp_metric": False}  # the first start has logged that metric
     first = {
         "class_path": TENSORBOARD,
         "init_args": {**loggers[0].init_args.as_dict(), **own},
@@ -72,11 +64,11 @@ def _told_folder(trainer: Namespace) -> Path | None:
     return None
 
 
-def _versions(trainer: Namespace) -> tuple[Path | None, int | None]:
-    """The folder that has the runs as version folders, None without a logger, and the newest one's number."""
+def _runs(trainer: Namespace) -> list[Path]:
+    """The folders of all runs, the newest first."""
     loggers = _loggers(trainer)
     if not loggers:
-        return None, None
+        return [Path(trainer.default_root_dir or ".")]
     if loggers[0].class_path != TENSORBOARD:
         name = loggers[0].class_path.rpartition(".")[2]
         raise UsageError(
@@ -84,10 +76,12 @@ def _versions(trainer: Namespace) -> tuple[Path | None, int | None]:
             f"(dirpath) for {SAVING}"
         )
     settings = loggers[0].init_args
-    root = Path(settings.save_dir, settings.get("name") or "")
+    root, version = Path(settings.save_dir, settings.get("name") or ""), settings.get("version")
+    if version is not None:
+        return [root / (version if isinstance(version, str) else f"version_{version}")]
     numbers = [re.fullmatch(r"version_(\d+)", path.name) for path in root.glob("version_*")]
-    version = settings.get("version")
-    return root, version if version is not None else max((int(number[1]) for number in numbers if number), default=None)
+    newest_first = sorted((int(number[1]) for number in numbers if number), reverse=True)
+    return [root / f"version_{number}" for number in newest_first]
 
 
 def _loggers(trainer: Namespace) -> list[Namespace]:

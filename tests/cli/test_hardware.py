@@ -9,6 +9,7 @@ import torch
 import yaml
 from command_line import fit_args, only_line
 from jsonargparse import Namespace
+from lightning.pytorch.utilities import rank_zero_only
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lightning_dar.commands import hardware
@@ -100,7 +101,7 @@ def test_what_becomes_of_a_precision(accelerator, asked, args, on_cpu, on_gpu, m
 
 @without_gpu
 def test_only_the_first_process_says_it(monkeypatch, capsys):
-    monkeypatch.setattr(hardware.rank_zero_only, "rank", 1)
+    monkeypatch.setattr(rank_zero_only, "rank", 1)
     trainer = Namespace(accelerator="auto", precision="bf16-mixed")
     hardware.settle_precision(trainer, [])
     assert trainer.precision == "32-true"

@@ -38,12 +38,12 @@ def test_it_goes_on_in_the_newest_version_and_a_path_begins_one_of_its_own(fit, 
     assert versions() == ["version_0", "version_1", "version_2"]
 
 
-def test_an_older_version_is_not_taken_where_the_newest_has_no_checkpoint(fit):
+def test_a_run_that_ended_before_it_saved_anything_is_passed_over(fit):
     fit()
     Path("runs/test/version_1/checkpoints").mkdir(parents=True)
-    out, err = fit(LAST)
-    assert "starts from the beginning" in out + err
-    assert versions() == ["version_0", "version_1", "version_2"]
+    fit(LAST, "--trainer.max_steps=6")
+    assert versions() == ["version_0", "version_1"]
+    assert steps("runs/test/version_0/checkpoints/last.ckpt") == 6
 
 
 def test_a_finished_run_has_nothing_left(fit, run, text_folder):
