@@ -46,6 +46,12 @@ class Chunk:
     reads: tuple[Tensor, ...] = ()  # its rows, [M, D] each
     log_sums: tuple[Tensor, ...] = ()  # log-sum-exp of phase one, [M, 1] each
 
+    def phase_one(self, row: int) -> tuple[Tensor | None, Tensor | None]:
+        """Of one row: [M, D], and its log-sum-exp [M, 1]."""
+        if self.partial is None:
+            return None, None
+        return self.reads[row - self.start], self.log_sums[row - self.start]
+
 
 def chunk_start(row: int) -> int:
     """The first row of the chunk of `row`; -CHUNK_ROWS for -1."""
@@ -67,15 +73,15 @@ def all_logits(sources: Sources, after: list[int]) -> Tensor:
     return logits
 
 
-def open_chunk(sources: Sources, logits: Tensor, after: list[int], start: int, before: Chunk | None) -> Chunk:
-    """Phase one of the chunk that begins with row `start`, in the memory of the one that was open before.
+def open_chunk(sources: Sources, logits: Tensor, after: list[int], start: int, before: Chunk | None = None) -> Chunk:
+    """Phase one of the chunk that begins with row `start`.
 
     Args:
         sources: values, norms and queries.
         logits: [M, capacity, rows].
         after: by source, the row after which it was written.
         start: first row of the chunk.
-        before: the chunk that was open before, which is of no use any more.
+        before: a chunk of no use any more, whose memory is taken.
     """
     stop = min(start + CHUNK_ROWS, len(sources.queries))
     finished = bisect_left(after, start)

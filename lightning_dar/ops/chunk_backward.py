@@ -67,6 +67,10 @@ class Gradients:
         self.stop = 0  # behind the last chunk that had a backward
         self._d_values: Tensor | None = None  # memory of the last `_collect`, whose sources have all taken their part
 
+    def finished(self, row: int) -> int:
+        """Sources written before the chunk of `row`."""
+        return bisect_left(self.after, chunk_start(row))
+
     def chunk_of(self, sources: Sources, row: int) -> Chunk:
         """The chunk of `row`, phase one done again."""
         start = chunk_start(row)
@@ -74,10 +78,11 @@ class Gradients:
             self.chunk = open_chunk(sources, self.logits, self.after, start, self.chunk)
         return self.chunk
 
-    def put(self, chunk: Chunk, row: int, d_out: Tensor, found: RowGradient, gate: Tensor | None) -> None:
+    def put(self, row: int, d_out: Tensor, found: RowGradient, gate: Tensor | None) -> None:
         """What a row leaves: dout [M, D], e and lse [M], and a and g [M, k] of its chunk's own sources."""
-        rows, column = self._rows(chunk.start, d_out), row - chunk.start
-        self.stop = max(self.stop, chunk.stop)
+        start = chunk_start(row)
+        rows, column = self._rows(start, d_out), row - start
+        self.stop = max(self.stop, min(start + CHUNK_ROWS, len(self.d_queries)))
         if column not in rows.missing:
             raise RuntimeError(f"row {row} of the depth read's queries was read twice in one forward pass")
         rows.missing.discard(column)
@@ -131,13 +136,23 @@ class Gradients:
         """A chunk with room for its rows' gradients, which are like `d_out` [M, D]."""
         rows = self._pass(start)
         if rows.d_out is None:
-            span, last = start - start % SPAN_ROWS, len(self.d_queries)
+            span, stop = self._span(start)
             if span not in self.d_outs:
-                self.d_outs[span] = d_out.new_empty(len(d_out), min(SPAN_ROWS, last - span), d_out.shape[-1])
+                self.d_outs[span] = d_out.new_empty(len(d_out), stop - span, d_out.shape[-1])
             rows.d_out = self.d_outs[span][:, start - span :][:, :CHUNK_ROWS]
             rows.columns = rows.d_out.unbind(1)
             rows.missing = set(range(len(rows.columns)))
         return rows
+
+    def _span(self, start: int) -> tuple[int, int]:
+        """The rows of the buffer that holds a chunk's: the last chunk alone, as all of the forward's memory is still
+        there when it runs backward, then SPAN_ROWS at a time."""
+        rows = len(self.d_queries)
+        last = chunk_start(rows - 1)
+        if start == last:
+            return last, rows
+        stop = last - (last - start - 1) // SPAN_ROWS * SPAN_ROWS
+        return max(0, stop - SPAN_ROWS), stop
 
     def _collect(self, rows: ChunkPass, sources: Sources, last: int) -> None:
         """What the later chunks hold for the sources written during one, up to `last`."""
@@ -155,9 +170,11 @@ class Gradients:
         for start in range(later, self.stop, CHUNK_ROWS):
             self._rows(start, sources.values[:, 0]).settle()
         products = []
-        for first in range(later - later % SPAN_ROWS, self.stop, SPAN_ROWS):
-            begin, end = max(first, later), min(first + SPAN_ROWS, self.stop)
-            d_out = self.d_outs[first][:, begin - first : end - first].to(values.dtype)
+        for first, buffer in sorted(self.d_outs.items()):
+            begin, end = max(first, later), min(first + buffer.shape[1], self.stop)
+            if begin >= end:
+                continue
+            d_out = buffer[:, begin - first : end - first].to(values.dtype)
             part = weights[:, :, begin - later : end - later]
             self._d_values.baddbmm_(part, d_out, beta=0 if begin == later else 1)
             products.append(torch.bmm(values, d_out.transpose(1, 2)))

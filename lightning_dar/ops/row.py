@@ -13,18 +13,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lightning_dar.ops.chunk import Chunk, Sources
+from lightning_dar.ops.chunk import Sources
 from lightning_dar.ops.scores import add_weighted, dots, inverse_rms
 
 
 class Private:
     """Sources that only one row sees: values [M, D], inverse RMS [M], logits [M]."""
 
-    def __init__(self, private: Sequence[Tensor], sources: Sources, row: int, eps: float):
-        query = sources.queries[row]
+    def __init__(self, private: Sequence[Tensor], query: Tensor, eps: float, scores: Sequence[Tensor] = ()):
+        """`scores` are the norms and logits of an earlier time."""
         self.values = [source.reshape(-1, source.shape[-1]).to(query.dtype) for source in private]
-        self.norms = [inverse_rms(value, eps, query.dtype) for value in self.values]
-        self.logits = [torch.mv(value, query).mul_(norm) for value, norm in zip(self.values, self.norms, strict=True)]
+        if not scores:
+            norms = [inverse_rms(value, eps, query.dtype) for value in self.values]
+            logits = [torch.mv(value, query).mul_(norm) for value, norm in zip(self.values, norms, strict=True)]
+            scores = (*norms, *logits)
+        self.norms, self.logits = scores[: len(private)], scores[len(private) :]
 
     def backward(self, d_read: Tensor, found: RowGradient, query: Tensor, d_query: Tensor) -> list[Tensor]:
         """dv [M, D] of each; `d_query` [D] is added to."""
@@ -43,7 +46,9 @@ class Private:
 class Row(NamedTuple):
     """What one row reads."""
 
-    chunk: Chunk  # its chunk
+    partial: Tensor | None  # phase one [M, D]
+    log_sum: Tensor | None  # of phase one, [M, 1]
+    finished: int  # sources that phase one has read
     sources: Sources
     logits: Tensor  # [M, capacity, rows]
     number: int  # of the queries' rows
@@ -51,24 +56,14 @@ class Row(NamedTuple):
     private: Private
 
     @property
-    def partial(self) -> Tensor:
-        """Phase one [M, D]."""
-        return self.chunk.reads[self.number - self.chunk.start]
-
-    @property
-    def log_sum(self) -> Tensor:
-        """Of phase one, [M, 1]."""
-        return self.chunk.log_sums[self.number - self.chunk.start]
-
-    @property
     def own(self) -> int:
         """Sources written since the chunk began."""
-        return self.count - self.chunk.finished
+        return self.count - self.finished
 
     @property
     def is_short(self) -> bool:
         """Whether it reads nothing but phase one and at most one private source."""
-        return self.chunk.partial is not None and self.own == 0 and len(self.private.values) <= 1
+        return self.partial is not None and self.own == 0 and len(self.private.values) <= 1
 
 
 class RowGradient(NamedTuple):
@@ -110,7 +105,7 @@ def row_backward(row: Row, d_read: Tensor, gate: Tensor | None) -> RowGradient:
     if gate is not None:
         weights *= gate
     d_logits.sub_(mean[:, None]).mul_(weights)
-    first = 0 if row.chunk.partial is None else 1
+    first = 0 if row.partial is None else 1
     last = first + row.own
     return RowGradient(
         mean, log_sum, weights[:, first:last], d_logits[:, first:last], weights[:, last:], d_logits[:, last:]
@@ -138,11 +133,11 @@ def _private_share(row: Row) -> Tensor:
 
 def _merge(row: Row, weights: Tensor, stream: Tensor | None) -> Tensor:
     """stream + the sum of what the row reads, by weights [M, n] in the order of `_merged_logits`."""
-    total, has_partial = stream, row.chunk.partial is not None
+    total, has_partial = stream, row.partial is not None
     if has_partial:
         total = add_weighted(total, weights, row.partial[:, None])
     if row.own:
-        values = row.sources.values[:, row.chunk.finished : row.count].to(weights.dtype)
+        values = row.sources.values[:, row.finished : row.count].to(weights.dtype)
         taken = weights[:, has_partial : has_partial + row.own]
         if has_partial and row.own > 1:
             total[:, None].baddbmm_(taken[:, None], values)
@@ -156,20 +151,20 @@ def _merge(row: Row, weights: Tensor, stream: Tensor | None) -> Tensor:
 
 def _merged_logits(row: Row) -> Tensor:
     """[M, n] of all that the row reads: `partial` if there is one, sources written since, private sources."""
-    own = row.logits[:, row.chunk.finished : row.count, row.number]
-    if row.chunk.partial is None and not row.private.logits:
+    own = row.logits[:, row.finished : row.count, row.number]
+    if row.partial is None and not row.private.logits:
         return own
-    partial = () if row.chunk.partial is None else (row.log_sum,)
+    partial = () if row.partial is None else (row.log_sum,)
     return torch.cat([*partial, own, *(logit[:, None] for logit in row.private.logits)], -1)
 
 
 def _products(row: Row, d_read: Tensor) -> Tensor:
     """dout . v [M, n] of all that the row reads, in the order of `_merged_logits`."""
     products = []
-    if row.chunk.partial is not None:
+    if row.partial is not None:
         products.append(dots(d_read, row.partial[:, None]))
     if row.own:
-        values = row.sources.values[:, row.chunk.finished : row.count].to(d_read.dtype)
+        values = row.sources.values[:, row.finished : row.count].to(d_read.dtype)
         products.append(dots(d_read, values))
     products += [dots(d_read, value[:, None]) for value in row.private.values]
     return torch.cat(products, -1)

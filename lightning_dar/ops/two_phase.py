@@ -94,8 +94,15 @@ class Workspace:
             raise RuntimeError(f"row {row} must read all that has been written before it, not an older history")
         start = chunk_start(row)
         if self.chunk is None or self.chunk.start != start:
-            self.chunk = open_chunk(self.sources, self.logits, self.tape.after, start, self.chunk)
+            before = None if self.keeps_phase_one else self.chunk
+            self.chunk = open_chunk(self.sources, self.logits, self.tape.after, start, before)
         return self.chunk
+
+    @property
+    def keeps_phase_one(self) -> bool:
+        """Whether it stays until the backward: where it weighs no more than the sources. Else it is done again."""
+        values, _, queries = self.sources
+        return values.shape[1] + 1 >= len(queries) and values.dtype == queries.dtype
 
 
 @dataclass(frozen=True)
@@ -207,30 +214,38 @@ class _Read(torch.autograd.Function):
     ) -> Tensor:
         sources, chunk = workspace.sources, workspace.chunk_of(row, count)
         ctx.tape, ctx.row, ctx.count, ctx.eps = workspace.tape, row, count, eps
-        ctx.save_for_backward(*sources, gate, *private)
+        partial, log_sum = chunk.phase_one(row)
+        # A final read lies outside of the layers that a checkpoint runs again, and would hold its whole chunk.
+        is_final = stream is None and row + 1 == len(sources.queries)
+        kept = (partial, log_sum) if workspace.keeps_phase_one and not is_final else (None, None)
+        extra = Private(private, sources.queries[row], eps)
+        ctx.save_for_backward(*sources, gate, *kept, *private, *extra.norms, *extra.logits)
 
         flat = None if stream is None else stream.reshape(-1, stream.shape[-1]).to(sources.queries.dtype)
-        extra = Private(private, sources, row, eps)
-        total = read_row(Row(chunk, sources, workspace.logits, row, count, extra), flat, gate)
+        seen = Row(partial, log_sum, chunk.finished, sources, workspace.logits, row, count, extra)
+        total = read_row(seen, flat, gate)
         workspace.rest(row)
         dtype = sources.values.dtype
-        for seen in (stream, *private):
-            if seen is not None and seen.dtype != dtype:
-                dtype = torch.promote_types(dtype, seen.dtype)
+        for tensor in (stream, *private):
+            if tensor is not None and tensor.dtype != dtype:
+                dtype = torch.promote_types(dtype, tensor.dtype)
         return total.to(dtype).view(workspace.shape)
 
     @staticmethod
     @full_precision
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         refuse_double_backward("two_phase")
-        values, norms, queries, gate, *private = ctx.saved_tensors  # a checkpoint unpacks them once
+        values, norms, queries, gate, partial, log_sum, *own = ctx.saved_tensors  # a checkpoint unpacks them once
+        private, scores = own[: len(own) // 3], own[len(own) // 3 :]
         sources, row, count = Sources(values, norms, queries), ctx.row, ctx.count
         gradients = ctx.tape.gradients(sources)
-        chunk = gradients.chunk_of(sources, row)
+        if partial is None:
+            partial, log_sum = gradients.chunk_of(sources, row).phase_one(row)
         flat = d_out.reshape(-1, d_out.shape[-1])
-        d_read, extra = flat.to(queries.dtype), Private(private, sources, row, ctx.eps)
-        found = row_backward(Row(chunk, sources, gradients.logits, row, count, extra), d_read, gate)
-        gradients.put(chunk, row, flat, found, gate)
+        d_read, extra = flat.to(queries.dtype), Private(private, queries[row], ctx.eps, scores)
+        seen = Row(partial, log_sum, gradients.finished(row), sources, gradients.logits, row, count, extra)
+        found = row_backward(seen, d_read, gate)
+        gradients.put(row, flat, found, gate)
         d_private = extra.backward(d_read, found, queries[row], gradients.d_queries[row])
         return (
             d_out if ctx.needs_input_grad[0] else None,

@@ -15,6 +15,7 @@ import torch
 
 from lightning_dar.model import TransformerConfig
 from lightning_dar.ops import DepthRead
+from lightning_dar.ops.chunk import CHUNK_ROWS
 from lightning_dar.planning.precision import Precision
 from lightning_dar.planning.trace import Trace
 
@@ -88,7 +89,15 @@ def source_bytes(config: TransformerConfig, trace: Trace, depth_read: DepthRead,
     if depth_read == "naive":
         return int(total + trace.beside_starts * again)
     total += trace.private * own + trace.private_final
-    return int(total + trace.capacity * (trace.source_bytes + FP32))
+    return int(total + trace.capacity * (trace.source_bytes + FP32) + phase_one_bytes(config, trace) * own)
+
+
+def phase_one_bytes(config: TransformerConfig, trace: Trace) -> int:
+    """What `two_phase` keeps of phase one a token, where it keeps it: chunks that begin after the first source."""
+    if trace.capacity + 1 < trace.rows or trace.source_bytes != config.hidden_size * FP32:
+        return 0
+    starts = [start for start in range(0, trace.rows, CHUNK_ROWS) if any(after < start for after in trace.written)]
+    return sum(min(CHUNK_ROWS, trace.rows - start) for start in starts) * (config.hidden_size + 1) * FP32
 
 
 def _by_reference(depth_read: DepthRead) -> bool:

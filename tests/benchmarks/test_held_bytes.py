@@ -45,7 +45,7 @@ def test_naive_is_quadratic() -> None:
     assert measure_held(entry, small(24, 32)) / measure_held(entry, small(12, 32)) > 3
 
 
-def test_a_two_phase_history_holds_its_sources_once() -> None:
+def test_a_two_phase_history_holds_its_sources_and_phase_one_once() -> None:
     rows, tokens, dim = 24, 10, 8
     query, gain = torch.randn(rows, dim, requires_grad=True), torch.ones(rows, dim, requires_grad=True)
     source = torch.randn(1, tokens, dim, requires_grad=True)
@@ -58,7 +58,8 @@ def test_a_two_phase_history_holds_its_sources_once() -> None:
         return total
 
     values, norms, queries = tokens * rows * dim, tokens * rows, rows * dim
-    assert held_bytes(forward, [query, gain, source]) == 4 * (values + norms + queries)
+    phase_one = tokens * rows * (dim + 1)  # every chunk begins with a source
+    assert held_bytes(forward, [query, gain, source]) == 4 * (values + norms + queries + phase_one)
 
 
 def test_counter_counts_storages_once_and_buffers_outside_autograd() -> None:
