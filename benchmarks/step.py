@@ -135,8 +135,8 @@ def keep_freed_memory() -> None:
 
 def give_back_freed_memory() -> None:
     """Keeps glibc at its first limit, 128 KiB, from which a tensor gets pages of its own that go back when it is freed.
-    It otherwise raises the limit as it goes, and the peak is one of holes in the heap: 10% more, and another every time.
-    """
+    It otherwise raises the limit as it goes, and what the peak shows is holes in the heap: 10 to 25% more, and other
+    ones every time."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         if hasattr(libc, "mallopt"):
