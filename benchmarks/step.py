@@ -126,21 +126,21 @@ def step(loss: Callable[[Tensor, Tensor], Tensor], data: tuple[Tensor, Tensor]) 
 def keep_freed_memory() -> None:
     """Tells glibc not to hand freed memory back to the system. It otherwise does so after some steps and not after
     others, and the page faults of the next forward cost up to a third of a step, for any strategy."""
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None)
-        if hasattr(libc, "mallopt"):
-            libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD: never
-            libc.mallopt(-4, 0)  # M_MMAP_MAX: no block of its own for a large tensor
+    _mallopt(-1, -1)  # M_TRIM_THRESHOLD: never
+    _mallopt(-4, 0)  # M_MMAP_MAX: no block of its own for a large tensor
 
 
 def give_back_freed_memory() -> None:
     """Keeps glibc at its first limit, 128 KiB, from which a tensor gets pages of its own that go back when it is freed.
     It otherwise raises the limit as it goes, and what the peak shows is holes in the heap: 10 to 25% more, and other
     ones every time."""
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None)
-        if hasattr(libc, "mallopt"):
-            libc.mallopt(-3, 1 << 17)  # M_MMAP_THRESHOLD
+    _mallopt(-3, 1 << 17)  # M_MMAP_THRESHOLD
+
+
+def _mallopt(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(option, value)
 
 
 def _synchronize(tensor: Tensor) -> None:

@@ -14,16 +14,17 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
-from lightning_dar.training.saving import remove
+from lightning_dar.training.saving import checkpoint_folder, remove
 
-FILE = "interrupted.ckpt"
+INTERRUPTED_FILE = "interrupted.ckpt"
+REQUEUE_SIGNAL = getattr(signal, "SIGUSR1", None)  # not on Windows
 LAST_WORDS_SECONDS = 10.0  # for processes that are about to end by an error of their own, which is to be seen
 
 
 class Interruption(Callback):
     """On SIGTERM and on SIGUSR1 finishes the optimizer step, saves `interrupted.ckpt` beside the other checkpoints, and
-    ends every process with status 0; `--ckpt_path last` goes on from there. A signal to one process is enough, and one
-    that comes during a validation waits for its end.
+    ends every process with status 0; `--ckpt_path last` goes on from there. A signal to one process is enough; one that
+    comes while the model is set up waits for the first step, one during a validation for its end.
 
     SIGTERM is what a system sends that starts the job again by itself, or not at all. SIGUSR1 is what a SLURM job asks
     for ahead of its time limit (`#SBATCH --signal=SIGUSR1@300`): the job is then also put back into the queue.
@@ -39,22 +40,36 @@ class Interruption(Callback):
         self.requeue = requeue
         self._received: set[int] = set()
         self._steps_seen = 0
-        self._stopping = False
-        self._path: Path | None = None
+        self._stopping = self._active = False
+        self._path: str | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._received, self._stopping, self._active = set(), False, stage == "fit"
+        if self._active:
+            self._take_signals(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._received, self._stopping, self._steps_seen = set(), False, trainer.global_step
+        self._steps_seen = trainer.global_step
+        self._take_signals(trainer)  # again: Lightning has set its own since
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._active = False
+
+    def _take_signals(self, trainer: Trainer) -> None:
         if threading.current_thread() is not threading.main_thread():
             return  # which alone may set handlers
         handler = partial(self._receive, os.getpid(), trainer)
-        for name in ("SIGTERM", "SIGUSR1"):
-            if hasattr(signal, name):  # Lightning puts back what was there when training ends
-                signal.signal(getattr(signal, name), handler)
+        for number in (signal.SIGTERM, REQUEUE_SIGNAL):
+            if number is not None:
+                signal.signal(number, handler)
 
     def _receive(self, owner: int, trainer: Trainer, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != owner:
-            return  # in a worker that loads data
-        if number not in self._received:
+        if os.getpid() != owner or self._stopping:
+            return  # in a worker that loads data, or once more on the way out
+        if not self._active:  # training has ended, and Lightning has put this handler back
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(owner, number)
+        elif number not in self._received:
             self._received.add(number)
             _pass_on(trainer, number)
 
@@ -73,7 +88,7 @@ class Interruption(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if not self._stopping:
             return
-        by_slurm = trainer.strategy.reduce_boolean_decision(_requeues() in self._received, all=False)
+        by_slurm = trainer.strategy.reduce_boolean_decision(REQUEUE_SIGNAL in self._received, all=False)
         said = f"; saved {self._path}, --ckpt_path last goes on from it" if self._path else ", and nothing is saved"
         rank_zero_info(f"interrupted after {trainer.global_step} steps{said}")
         if by_slurm and self.requeue and trainer.is_global_zero:
@@ -86,14 +101,14 @@ class Interruption(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The run is through: its later checkpoints are enough."""
-        path, saving = _place(trainer), trainer.checkpoint_callback
-        if trainer.is_global_zero and path is not None and path.exists():
-            others = [Path(other) for other in (saving.last_model_path, saving.best_model_path) if other]
-            if any(other.exists() and other.stat().st_mtime > path.stat().st_mtime for other in others):
-                remove(path)
+        path, saving = _interrupted_path(trainer), trainer.checkpoint_callbacks[-1:]
+        if trainer.is_global_zero and path is not None and os.path.exists(path):
+            others = [other for callback in saving for other in (callback.last_model_path, callback.best_model_path)]
+            if any(os.path.exists(other) and os.path.getmtime(other) > os.path.getmtime(path) for other in others):
+                remove(Path(path))
 
     def _save(self, trainer: Trainer) -> None:
-        self._path = _place(trainer)
+        self._path = _interrupted_path(trainer)
         if self._path is not None:
             trainer.save_checkpoint(self._path)
 
@@ -119,13 +134,10 @@ def requeue_slurm_job() -> None:
         rank_zero_info(f"job {job} is requeued")
 
 
-def _place(trainer: Trainer) -> Path | None:
-    folder = getattr(trainer.checkpoint_callback, "dirpath", None)
-    return Path(folder, FILE) if folder else None
-
-
-def _requeues() -> int | None:
-    return getattr(signal, "SIGUSR1", None)
+def _interrupted_path(trainer: Trainer) -> str | None:
+    """In the folder, or behind the URL, of the last ModelCheckpoint."""
+    folder = checkpoint_folder(trainer)
+    return None if folder is None else os.path.join(folder, INTERRUPTED_FILE)
 
 
 def _children(trainer: Trainer) -> list[subprocess.Popen]:

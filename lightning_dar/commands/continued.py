@@ -13,6 +13,7 @@ from lightning_dar.errors import UsageError
 TENSORBOARD = "lightning.pytorch.loggers.TensorBoardLogger"
 SAVING = "ModelCheckpoint"
 DEFAULT_NAME = "lightning_logs"  # Lightning's
+RUN_KEY = "lightning_dar_run"  # in a checkpoint: the version of its run's first logger
 
 
 def last_checkpoint(trainer: Namespace) -> Checkpoint | None:
@@ -36,32 +37,35 @@ def same_logs(trainer: Namespace, checkpoint: Checkpoint) -> dict[str, Any]:
     loggers = _loggers(trainer)
     if not loggers or loggers[0].class_path != TENSORBOARD:
         return {}
-    run = next(iter(_runs(trainer)), None) if _told_folder(trainer) else checkpoint.path.parents[1]
-    own = {"version": run and run.name, "default_hp_metric": False}  # the first start has logged that metric
-    first = {
-        "class_path": TENSORBOARD,
-        "init_args": {**loggers[0].init_args.as_dict(), **own},
-        "dict_kwargs": {**_dict(loggers[0].get("dict_kwargs")), "purge_step": steps_of(checkpoint)},
+    settings = {
+        **loggers[0].init_args.as_dict(),
+        "version": checkpoint.content.get(RUN_KEY),
+        "default_hp_metric": False,  # which the first start has logged
+        "purge_step": steps_of(checkpoint),
     }
+    first = {"class_path": TENSORBOARD, "init_args": settings}
     return {"logger": [first, *(logger.as_dict() for logger in loggers[1:])]}
 
 
-def without_run(trainer: dict[str, Any]) -> dict[str, Any]:
-    """The trainer's settings without what `same_logs` adds: a run started from a named checkpoint is one of its own."""
-    loggers = trainer.get("logger")
-    for logger in loggers if isinstance(loggers, list) else [loggers]:
-        if isinstance(logger, dict) and logger.get("class_path") == TENSORBOARD:
-            logger.get("init_args", {}).pop("version", None)
-            logger.pop("dict_kwargs", None)
-    return trainer
+def without_run(config: Namespace) -> Namespace:
+    """The settings of `fit` without what `same_logs` adds: who uses them again starts a run of its own."""
+    config = config.clone()
+    trainer = config.get("trainer")
+    for logger in _loggers(trainer) if trainer is not None else []:
+        settings = logger.get("init_args", Namespace())
+        if settings.get("purge_step") is not None:
+            settings.version, settings.default_hp_metric, settings.purge_step = None, True, None
+            config.ckpt_path = None
+    return config
 
 
 def _told_folder(trainer: Namespace) -> Path | None:
-    for callback in trainer.callbacks or []:
-        folder = callback.get("init_args", Namespace()).get("dirpath")
-        if callback.class_path.endswith(SAVING) and folder:
-            return Path(folder)
-    return None
+    """Of the last ModelCheckpoint, which is also the one that `callbacks.Interruption` saves beside."""
+    saving = [callback for callback in trainer.callbacks or [] if callback.class_path.endswith(SAVING)]
+    folder = saving[-1].get("init_args", Namespace()).get("dirpath") if saving else None
+    if folder and "://" in str(folder):
+        raise UsageError(f"--ckpt_path last: {folder} is not looked into; give the checkpoint's path")
+    return Path(folder).expanduser() if folder else None
 
 
 def _runs(trainer: Namespace) -> list[Path]:
@@ -92,7 +96,3 @@ def _loggers(trainer: Namespace) -> list[Namespace]:
         init = Namespace(save_dir=trainer.default_root_dir or ".", name=DEFAULT_NAME)
         return [Namespace(class_path=TENSORBOARD, init_args=init)]
     return list(logger) if isinstance(logger, list) else [logger]
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value.as_dict() if isinstance(value, Namespace) else value or {}

@@ -17,9 +17,9 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lightning_dar.checkpoint.load import Checkpoint, open_checkpoint
 from lightning_dar.checkpoint.saved import open_or_offer, steps_of
-from lightning_dar.checkpoint.settings import TRAINER_KEY, own_tokenizer, settings_of
+from lightning_dar.checkpoint.settings import MODEL_KEY, TRAINER_KEY, own_tokenizer, settings_of
 from lightning_dar.commands import PLAIN, plain_command
-from lightning_dar.commands.continued import last_checkpoint, same_logs, without_run
+from lightning_dar.commands.continued import RUN_KEY, last_checkpoint, same_logs, without_run
 from lightning_dar.commands.hardware import check_gpu, check_launch, settle_precision
 from lightning_dar.commands.notice import notice
 from lightning_dar.commands.parser import OneLine, add_plugins, use_plugins
@@ -58,6 +58,7 @@ DEFAULT_CALLBACKS = [
     {"class_path": "callbacks.Interruption"},
 ]
 DOMAIN_METRICS = ("loss", "perplexity", "bits_per_byte")
+IN_THE_OPTIMIZER = {"lr", "routing_lr", "weight_decay", "decay", "betas", "eps"}  # restored with its state
 FOUND_BY_LIGHTNING = ("last", "best", "hpc", "registry")  # `last` for fit is found by us
 VALIDATE_TRAINER = {
     "logger": False,
@@ -102,19 +103,23 @@ class SaveConfig(SaveConfigCallback):
     """Writes config.yaml beside the logs, and the trainer's part of it into every checkpoint, so that
     `fit --ckpt_path` alone continues a run as it was set up."""
 
+    def __init__(self, parser: LightningArgumentParser, config: Namespace, **options: Any):
+        super().__init__(parser, without_run(config), **options)
+
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit" and trainer.logger is not None:
             super().setup(trainer, pl_module, stage)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint[TRAINER_KEY] = self._settings
+        checkpoint[RUN_KEY] = trainer.loggers[0].version if trainer.loggers else None
         for logger in trainer.loggers:
             logger.save()  # what comes before a checkpoint is not logged again after it
 
     @cached_property
     def _settings(self) -> dict[str, Any]:
         config = json.loads(self.parser.dump(self.config, format="json", skip_none=False))
-        return {"trainer": without_run(config["trainer"]), "seed_everything": config.get("seed_everything")}
+        return {key: config.get(key) for key in ("trainer", "seed_everything")}
 
 
 class OneLineParser(OneLine, LightningArgumentParser):
@@ -178,7 +183,8 @@ class RoutedCLI(LightningCLI):
             self._settle(parser, args)
         elif subcommand == "validate" and not self._names_a_model():
             raise UsageError("validate: no model is named; give --ckpt_path, the checkpoint to validate")
-        elif (start := self.config[subcommand].model.init_from) is not None:
+        start = self.config[subcommand].model.init_from
+        if start is not None and path in (None, "last"):
             self._override(data=self._data_for(open_checkpoint(start)))
 
     def _names_a_model(self) -> bool:
@@ -193,7 +199,9 @@ class RoutedCLI(LightningCLI):
             notice("--ckpt_path last: there is no checkpoint yet, training starts from the beginning")
             self.config.fit.ckpt_path = None
             return
-        self._check_steps_are_left()
+        if 0 < trainer.max_steps <= steps_of(self.checkpoint):
+            notice(f"--ckpt_path last: {self.checkpoint.path} has done all {trainer.max_steps} steps, nothing is left")
+            raise SystemExit(0)
         self.config.fit.ckpt_path = str(self.checkpoint.path)
         self._override(trainer=same_logs(trainer, self.checkpoint))
 
@@ -237,6 +245,19 @@ class RoutedCLI(LightningCLI):
             value = value.as_dict() if isinstance(value, Namespace) else value
             if value is not None and value != has.get(key):
                 raise UsageError(f"model.{key}={value}: the checkpoint has {has.get(key)}; leave it unset")
+        if self.subcommand == "fit":
+            self._refuse_another_optimizer(model.optimizer)
+
+    def _refuse_another_optimizer(self, asked: Namespace) -> None:
+        """Raises UsageError for what a resumed optimizer would take from the checkpoint without a word."""
+        saved = self.checkpoint.content[MODEL_KEY].get("optimizer", {})
+        for key in IN_THE_OPTIMIZER & saved.keys():
+            value, has = (list(each) if isinstance(each, tuple) else each for each in (asked[key], saved[key]))
+            if value != has:
+                raise UsageError(
+                    f"model.optimizer.{key}={value}: the optimizer in the checkpoint has {has} and goes on with it; "
+                    f"leave it so, or start anew from the weights by --model.init_from {self.checkpoint.path}"
+                )
 
     def _parse_ckpt_path(self) -> None:
         """LightningCLI's own way of taking settings from a checkpoint, which `parse_arguments` replaces."""

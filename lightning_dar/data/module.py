@@ -309,7 +309,9 @@ class TextData(L.LightningDataModule):
 
 
 def _leave_signals_to_the_trainer(worker: int) -> None:
-    """Some systems send a job's signals to all of its processes, and SIGUSR1 would end a worker."""
+    """Some systems send a job's signals to all of its processes, and they would end a worker that is still needed. A
+    second SIGTERM does: the trainer's own, to a worker that does not end by itself."""
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.signal(number, signal.SIG_DFL))
     if hasattr(signal, "SIGUSR1"):
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 

@@ -63,7 +63,7 @@ class Gradients:
         self.gate: Tensor | None = None  # c_s [rows], where one is not 1
         self.chunk: Chunk | None = None  # the one whose rows are running
         self.passes: dict[int, ChunkPass] = {}  # by first row
-        self.d_outs: dict[int, Tensor] = {}  # [M, SPAN_ROWS, D] by first row
+        self.d_outs: dict[int, Tensor] = {}  # [M, up to SPAN_ROWS, D] by first row
         self.stop = 0  # behind the last chunk that had a backward
         self._d_values: Tensor | None = None  # memory of the last `_collect`, whose sources have all taken their part
 

@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass
 from lightning_dar.model import TransformerConfig
 from lightning_dar.ops import DepthRead
 from lightning_dar.ops.chunk import CHUNK_ROWS
-from lightning_dar.ops.chunk_backward import SPAN_ROWS
 from lightning_dar.planning.activations import FP32, Held, held
 from lightning_dar.planning.parameters import Parameters
 from lightning_dar.planning.setting import Setting
@@ -114,5 +113,5 @@ def read_work(config: TransformerConfig, trace: Trace, depth_read: DepthRead, ke
     chunks = 2 * min(CHUNK_ROWS, trace.rows) * vector if trace.written else 0  # phase one, and its sources' gradients
     scores = 2 * len(trace.written) * trace.rows * FP32
     left = trace.rows * trace.source_bytes
-    first = min(SPAN_ROWS, trace.rows) * trace.source_bytes
+    first = ((trace.rows - 1) % CHUNK_ROWS + 1) * trace.source_bytes  # the last chunk's, while all else is still there
     return chunks + scores + max(first, left - kept.sublayers)

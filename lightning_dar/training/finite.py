@@ -13,7 +13,9 @@ from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from lightning_dar.checkpoint.saved import newest_in, steps_of
+from lightning_dar.errors import DataError
 from lightning_dar.training.ranks import fail_together, from_all_ranks
+from lightning_dar.training.saving import checkpoint_folder
 
 OnFault = Literal["stop", "skip"]
 _LOSS = "the loss"
@@ -49,7 +51,8 @@ class FiniteSteps:
         said = f"step {trainer.global_step + 1}: {_first(from_all_ranks(trainer, fault))}"
         self.skipped += 1
         if self._on_fault == "stop" or self.skipped > self._max_skipped:
-            fail_together(trainer.is_global_zero, f"{said}; {_last_good(trainer)}; {self._advice()}")
+            ending = f"; {_last_good(trainer)}; {self._advice()}" if trainer.is_global_zero else ""
+            fail_together(trainer.is_global_zero, said + ending)
         rank_zero_warn(f"{said}; left out, {self.skipped} of at most {self._max_skipped}")
         for logger in trainer.loggers:
             logger.log_metrics({"train/skipped_steps": self.skipped}, step=trainer.global_step)
@@ -90,6 +93,9 @@ def _gradients(optimizer: Optimizer) -> list[Tensor]:
 
 
 def _last_good(trainer: L.Trainer) -> str:
-    folder = getattr(trainer.checkpoint_callback, "dirpath", None)
-    newest = newest_in(Path(folder)) if folder else None
+    folder = checkpoint_folder(trainer)
+    try:
+        newest = newest_in(Path(folder)) if folder else None
+    except DataError as error:
+        return f"the last checkpoint cannot be read: {error}"
     return f"the last good checkpoint is {newest.path} ({steps_of(newest)} steps)" if newest else "nothing is saved"

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from torch.distributed.checkpoint import CheckpointException
@@ -34,23 +35,21 @@ class WholeFiles(TorchCheckpointIO):
         path = Path(path)
         with writing(path) as partial, partial.open("wb") as file:
             torch.save(checkpoint, file)
-            file.flush()
-            os.fsync(file.fileno())
         put_in_place(path)
 
 
 @contextmanager
-def writing(path: Path, is_first: bool = True) -> Iterator[Path]:
-    """The hidden place to write `path` at. Where the disk refuses, tidies up and fails, as one of the ranks does that
-    write together (`fail_together`)."""
+def writing(path: Path, is_global_zero: bool = True) -> Iterator[Path]:
+    """The hidden place to write `path` at. Where the disk refuses, tidies up and raises TrainingError; where several
+    ranks write together and torch tells them all, the others only end."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial_of(path)
-    except (OSError, RuntimeError, CheckpointException) as error:  # torch wraps the system's error in its own
+    except (OSError, CheckpointException) as error:
         remove(partial_of(path))
         reason = " ".join(_reason(error).split())[:300]
         fail_together(
-            is_first,
+            is_global_zero or not isinstance(error, CheckpointException),
             f"the checkpoint {path} cannot be written ({reason}; {_free(path) / 2**30:.1f} GiB are free there); those "
             "before it are as they were, and --ckpt_path last goes on from the newest",
         )
@@ -68,15 +67,29 @@ def _free(path: Path) -> int:
 
 def put_in_place(path: Path) -> None:
     """Gives what was written its name, in place of what has it now, and clears what killed processes have left."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)  # a folder cannot be replaced in one step
-    partial_of(path).replace(path)
+    partial = partial_of(path)
+    for file in (partial, *partial.glob("*")):
+        _bring_to_disk(file)
+    if path.is_dir() and not path.is_symlink():  # a folder cannot be replaced in one step
+        before = partial_of(path.with_name(f"{path.name}.before"))
+        remove(before)
+        path.rename(before)
+    partial.replace(path)
+    _bring_to_disk(path.parent)
     for left in path.parent.glob(f".*{PARTIAL}"):
         remove(left)
-    if os.name == "posix":  # the rename itself must reach the disk too
-        folder = os.open(path.parent, os.O_RDONLY)
-        os.fsync(folder)
-        os.close(folder)
+
+
+def _bring_to_disk(path: Path) -> None:
+    if os.name == "posix":  # elsewhere folders cannot be opened
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+
+def checkpoint_folder(trainer: L.Trainer) -> str | None:
+    """Where the last ModelCheckpoint saves, a folder or a URL; None where none does."""
+    return trainer.checkpoint_callbacks[-1].dirpath if trainer.checkpoint_callbacks else None
 
 
 def partial_of(path: Path) -> Path:

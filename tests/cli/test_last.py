@@ -32,7 +32,9 @@ def test_it_goes_on_in_the_newest_version_and_a_path_begins_one_of_its_own(fit, 
     assert versions() == ["version_0", "version_1"]
     assert steps("runs/test/version_0/checkpoints/last.ckpt") == 4
     assert steps("runs/test/version_1/checkpoints/last.ckpt") == 6
-    # Its settings say version_1 by now; a run from it is another all the same.
+    settings = Path("runs/test/version_1/config.yaml").read_text()
+    assert "purge_step: null" in settings
+    assert "version: null" in settings
     status, _, err = run("fit", "--ckpt_path=runs/test/version_1/checkpoints/last.ckpt", "--trainer.max_steps=8")
     assert status == 0, err
     assert versions() == ["version_0", "version_1", "version_2"]
@@ -46,11 +48,12 @@ def test_a_run_that_ended_before_it_saved_anything_is_passed_over(fit):
     assert steps("runs/test/version_0/checkpoints/last.ckpt") == 6
 
 
-def test_a_finished_run_has_nothing_left(fit, run, text_folder):
+def test_a_finished_run_has_nothing_left(fit):
+    """Status 0: a job that was queued again has not failed."""
     fit()
-    status, _, err = run(*fit_args(text_folder), LAST)
-    assert status == 2
-    assert "trainer.max_steps=4: the checkpoint has done 4 steps" in only_line(err)
+    _, err = fit(LAST)
+    assert "has done all 4 steps, nothing is left" in err
+    assert versions() == ["version_0"]
 
 
 def test_callbacks_added_by_the_command_are_added_once(fit):
@@ -92,6 +95,9 @@ def test_other_settings_than_the_checkpoints_are_refused(fit, run, text_folder):
     status, _, err = run(*fit_args(text_folder), LAST, "--model.residual.name=standard", "--trainer.max_steps=6")
     assert status == 2
     assert "the checkpoint has delta" in only_line(err)
+    status, _, err = run(*fit_args(text_folder), LAST, "--model.optimizer.lr=1e-6", "--trainer.max_steps=6")
+    assert status == 2
+    assert "model.optimizer.lr=1e-06: the optimizer in the checkpoint has 0.0006" in only_line(err)
 
 
 def test_only_a_damaged_one(fit, run, text_folder):

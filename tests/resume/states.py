@@ -51,4 +51,5 @@ def _single(file: Path) -> dict[str, Tensor]:
 def furthest(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
     """The largest difference anywhere, relative to its tensor's largest value."""
     assert found.keys() == expected.keys()
+    assert all(tensor.isfinite().all() for tensor in found.values())
     return max(float((found[name] - tensor).abs().max() / tensor.abs().max()) for name, tensor in expected.items())

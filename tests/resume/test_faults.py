@@ -86,10 +86,9 @@ def test_one_rank_that_raises_stops_the_others(rank, strategy, new_runs):
     assert "this is the true reason" in done.said
 
 
-@pytest.mark.parametrize("strategy", [{"trainer__strategy": "ddp"}, SHARDED], ids=["ddp", "fsdp2"])
-def test_a_process_that_raises_ends_those_that_it_launched(strategy, new_runs):
+def test_a_process_that_raises_ends_those_that_it_launched(new_runs):
     runs = new_runs("launched")
-    done = runs.fit_launched(partial(at_hook, "on_train_batch_end", 5, fail), **strategy)
+    done = runs.fit_launched(partial(at_hook, "on_train_batch_end", 5, fail), **SHARDED)
     assert done.statuses == [1], done.said
     assert done.seconds < 60
     assert "ArithmeticError: this is the true reason" in done.said
@@ -105,7 +104,7 @@ def test_a_truncated_last_checkpoint_is_named_and_the_one_before_it_offered(new_
         refused = runs.fit(f"--ckpt_path={path}")
         assert refused.statuses == [1]
         line = error_of(refused.said)
-        assert last.name in line or str(path) in line
+        assert (last.name if path == "last" else str(path)) in line
         assert "the one before it is whole (4 steps): --ckpt_path" in line
         assert "epoch=0-step=4.ckpt" in line
     last.unlink()

@@ -59,14 +59,25 @@ def test_the_process_that_launched_the_others_passes_the_signal_on(new_runs):
     assert "interrupted after 6 steps" in done.said or "interrupted after 7 steps" in done.said
 
 
-def test_a_signal_to_all_processes_leaves_the_workers_at_work(new_runs):
-    done = new_runs("group").fit(data__num_workers=2, before=usr1_to_the_group).check()
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+def test_a_signal_to_all_processes_leaves_the_workers_at_work(number, new_runs):
+    done = new_runs("group").fit(data__num_workers=2, before=partial(signal_to_the_group, number)).check()
     assert "interrupted after 6 steps" in done.said
 
 
-def usr1_to_the_group() -> None:
+def signal_to_the_group(number: int) -> None:
     os.setsid()
-    at_hook("on_train_batch_start", 6, lambda: os.killpg(0, signal.SIGUSR1))
+    at_hook("on_train_batch_start", 6, lambda: os.killpg(0, number))
+
+
+def test_it_saves_where_last_looks(new_runs):
+    runs = new_runs("told")
+    saving = '{"class_path": "lightning.pytorch.callbacks.ModelCheckpoint", "init_args": {"dirpath": "kept"}}'
+    runs.fit(f"--trainer.callbacks+={saving}", before=interrupted_at("on_train_batch_start", 6)).check()
+    assert (runs.folder / "kept/interrupted.ckpt").exists()
+    again = runs.fit(f"--trainer.callbacks+={saving}", "--ckpt_path=last", trainer__max_steps=8).check()
+    assert "Restoring states from the checkpoint path at kept/interrupted.ckpt" in again.said
+    assert runs.newest().name == "version_0"
 
 
 def scontrol(folder: Path, job: str) -> None:
