@@ -157,3 +157,4 @@ def _end_children(trainer: Trainer) -> None:
         time.sleep(0.1)
     for process in children:
         process.kill()
+        process.wait()
