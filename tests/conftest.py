@@ -11,6 +11,14 @@ from lightning_dar.residual import registry
 torch.set_num_threads(1)  # the models are tiny: threads would only wait for each other
 
 
+LONG = ("resume", "training", "benchmarks")
+
+
+def pytest_collection_modifyitems(items):
+    """Folders whose files take long come first: at the end one worker would run them while the others wait."""
+    items.sort(key=lambda item: item.path.parent.name not in LONG)
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     """Every test starts from the same global random state."""

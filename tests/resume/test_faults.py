@@ -84,7 +84,10 @@ def fail() -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("strategy", [{"trainer__strategy": "ddp"}, SHARDED], ids=["ddp", "fsdp2"])
+@pytest.mark.parametrize(
+    "strategy",
+    [pytest.param({"trainer__strategy": "ddp"}, id="ddp", marks=pytest.mark.slow), pytest.param(SHARDED, id="fsdp2")],
+)
 def test_one_rank_that_raises_stops_the_others(rank, strategy, new_runs):
     runs = new_runs("raising")
     done = runs.fit(processes=2, **strategy, before={rank: partial(at_hook, "on_train_batch_end", 5, fail)})

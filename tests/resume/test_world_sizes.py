@@ -186,7 +186,10 @@ def test_shards_go_on_by_their_path(of_four, new_runs):
     assert contents(of_four.folder) == before
 
 
-@pytest.mark.parametrize("strategy", ["auto", "ddp", "lightning_dar.training.FSDP"])
+@pytest.mark.parametrize(
+    "strategy",
+    ["auto", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddp", "lightning_dar.training.FSDP"))],
+)
 def test_what_cannot_read_shards_says_what_can(strategy, of_four, new_runs):
     runs, source = new_runs("refused"), saved(of_four, SAVED_AT)
     before = contents(of_four.folder)
@@ -248,7 +251,7 @@ def test_keys_show_no_wrapper(wrapper, shards, tmp_path, monkeypatch):
     assert keys_in(tmp_path / "one.ckpt") == KEYS
 
 
-@pytest.mark.parametrize("name", ["delta-sublayer", "delta-block"])
+@pytest.mark.parametrize("name", ["delta-sublayer", pytest.param("delta-block", marks=pytest.mark.slow)])
 def test_shards_in_one_file_are_the_model_that_was_trained(name, of_four, made):
     """The trained model's own logits, by the weights that it had in memory, to the last bit."""
     runs = of_four
