@@ -344,9 +344,18 @@ def run(args: list[str]) -> None:
     except MisconfigurationException as error:
         raise UsageError(str(error)) from error
     except RuntimeError as error:
-        if not str(error).startswith("DataLoader worker"):  # torch has no class of its own for it
+        died = _death_of_a_worker(error)
+        if died is None:
             raise
         raise TrainingError(
-            f"a process that loads data has died ({error}); often memory has run out: lower data.num_workers or "
+            f"a process that loads data has died ({died}); often memory has run out: lower data.num_workers or "
             "data.batch_size, and go on with --ckpt_path last"
         ) from error
+
+
+def _death_of_a_worker(error: BaseException | None) -> str | None:
+    """torch raises it wherever the program is, a shutdown that another death has begun included: so the cause may lie
+    further back. It has no class of its own."""
+    while error is not None and not str(error).startswith("DataLoader worker"):
+        error = error.__cause__ or error.__context__
+    return None if error is None else str(error)
