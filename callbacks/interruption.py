@@ -101,10 +101,11 @@ class Interruption(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The run is through: its later checkpoints are enough."""
-        path, saving = _interrupted_path(trainer), trainer.checkpoint_callbacks[-1:]
+        path = _interrupted_path(trainer)
         if trainer.is_global_zero and path is not None and os.path.exists(path):
-            others = [other for callback in saving for other in (callback.last_model_path, callback.best_model_path)]
-            if any(os.path.exists(other) and os.path.getmtime(other) > os.path.getmtime(path) for other in others):
+            saving = trainer.checkpoint_callbacks[-1]
+            others = filter(os.path.exists, (saving.last_model_path, saving.best_model_path))
+            if any(os.path.getmtime(other) > os.path.getmtime(path) for other in others):
                 remove(Path(path))
 
     def _save(self, trainer: Trainer) -> None:

@@ -51,7 +51,7 @@ def new_folder(output: Path, num_bytes: int) -> Iterator[Path]:
             )
         partial.mkdir()
         yield partial
-        _replace(partial, output)
+        put_in_place(partial, output, aside=output.with_name(f".{output.name}.old"))
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise DataError(f"disk full while writing {output} ({error.strerror}); nothing was kept") from error
@@ -60,17 +60,20 @@ def new_folder(output: Path, num_bytes: int) -> Iterator[Path]:
         _remove(partial)
 
 
-def _replace(partial: Path, output: Path) -> None:
-    if not output.exists():
-        os.rename(partial, output)
-        return
-    old = output.with_name(f"{output.name}.old")
-    _remove(old)
-    os.rename(output, old)
-    os.rename(partial, output)
-    _remove(old)
+def put_in_place(partial: Path, output: Path, aside: Path) -> None:
+    """Gives what is complete its name. A folder that has it now, which cannot be replaced in one step, is called
+    `aside` on its way out."""
+    taken = output.is_dir()
+    if taken:
+        _remove(aside)
+        os.rename(output, aside)
+    os.replace(partial, output)
+    if taken:
+        _remove(aside)
 
 
 def _remove(folder: Path) -> None:
-    if folder.is_dir() and not folder.is_symlink():
+    if folder.is_symlink():
+        folder.unlink()
+    elif folder.is_dir():
         shutil.rmtree(folder)

@@ -199,16 +199,15 @@ class RoutedCLI(LightningCLI):
             notice("--ckpt_path last: there is no checkpoint yet, training starts from the beginning")
             self.config.fit.ckpt_path = None
             return
-        if 0 < trainer.max_steps <= steps_of(self.checkpoint):
+        if self._is_done():
             notice(f"--ckpt_path last: {self.checkpoint.path} has done all {trainer.max_steps} steps, nothing is left")
             raise SystemExit(0)
         self.config.fit.ckpt_path = str(self.checkpoint.path)
         self._override(trainer=same_logs(trainer, self.checkpoint))
 
-    def _check_steps_are_left(self) -> None:
-        done, wanted = steps_of(self.checkpoint), self.config.fit.trainer.max_steps
-        if 0 < wanted <= done:
-            raise UsageError(f"trainer.max_steps={wanted}: the checkpoint has done {done} steps; give a larger number")
+    def _is_done(self) -> bool:
+        """Whether the checkpoint has all the steps that are asked for."""
+        return 0 < self.config.fit.trainer.max_steps <= steps_of(self.checkpoint)
 
     def _settle(self, parser: LightningArgumentParser, args: list[str]) -> None:
         """Takes the settings of `--ckpt_path`. Raises UsageError where other ones contradict the weights."""
@@ -225,7 +224,11 @@ class RoutedCLI(LightningCLI):
         self.config = parser.parse_args([*args[:after], "--config", json.dumps(settings), *args[after:]])
         self._override(data=self._data_for(self.checkpoint))
         if subcommand == "fit":
-            self._check_steps_are_left()
+            if self._is_done():
+                done, wanted = steps_of(self.checkpoint), self.config.fit.trainer.max_steps
+                raise UsageError(
+                    f"trainer.max_steps={wanted}: the checkpoint has done {done} steps; give a larger number"
+                )
         elif Path(path).is_dir():  # outside of fit Lightning opens files only
             self._override(model={"init_from": path})
             self.config[subcommand].ckpt_path = None

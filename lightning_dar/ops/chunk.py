@@ -58,6 +58,12 @@ def chunk_start(row: int) -> int:
     return row - row % CHUNK_ROWS
 
 
+def keeps_phase_one(capacity: int, rows: int, source_bytes: int, read_bytes: int) -> bool:
+    """Whether it stays until the backward, for `rows` reads of up to `capacity` sources: where it weighs no more than
+    they do, in bytes of any one unit. Else it is done again."""
+    return capacity + 1 >= rows and source_bytes == read_bytes
+
+
 def enter_logits(logits: Tensor, sources: Sources, slot: int, after: int) -> None:
     """Fills [M, capacity, rows] for one source, at the rows that follow `after`; the others stay as they are."""
     queries = sources.queries[after + 1 :]

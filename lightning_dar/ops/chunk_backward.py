@@ -125,7 +125,7 @@ class Gradients:
 
     def _pass(self, start: int) -> ChunkPass:
         if start not in self.passes:
-            first = bisect_left(self.after, start)
+            first = self.finished(start)
             shape = (len(self.mean), bisect_left(self.after, start + CHUNK_ROWS) - first)
             weights = self.mean.new_empty(*shape, CHUNK_ROWS)
             d_logits = self.mean.new_empty(*shape, len(self.d_queries) - start)

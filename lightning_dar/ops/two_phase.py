@@ -18,7 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_dar.ops.chunk import Chunk, Sources, all_logits, chunk_start, enter_logits, open_chunk
+from lightning_dar.ops.chunk import (
+    Chunk,
+    Sources,
+    all_logits,
+    chunk_start,
+    enter_logits,
+    keeps_phase_one,
+    open_chunk,
+)
 from lightning_dar.ops.chunk_backward import Gradients
 from lightning_dar.ops.history import History, add_read, with_private
 from lightning_dar.ops.naive import depth_read
@@ -63,6 +71,7 @@ class Workspace:
         self._logits: Tensor | None = queries.new_empty(tokens, capacity, len(queries), requires_grad=False)
         self.tape = Tape()
         self.chunk: Chunk | None = None
+        self.keeps_phase_one = keeps_phase_one(capacity, len(queries), source.element_size(), queries.element_size())
 
     def write(self, slot: int, after: int, source: Tensor, eps: float) -> None:
         written = self.tape.after
@@ -97,12 +106,6 @@ class Workspace:
             before = None if self.keeps_phase_one else self.chunk
             self.chunk = open_chunk(self.sources, self.logits, self.tape.after, start, before)
         return self.chunk
-
-    @property
-    def keeps_phase_one(self) -> bool:
-        """Whether it stays until the backward: where it weighs no more than the sources. Else it is done again."""
-        values, _, queries = self.sources
-        return values.shape[1] + 1 >= len(queries) and values.dtype == queries.dtype
 
 
 @dataclass(frozen=True)

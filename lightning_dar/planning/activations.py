@@ -15,7 +15,7 @@ import torch
 
 from lightning_dar.model import TransformerConfig
 from lightning_dar.ops import DepthRead
-from lightning_dar.ops.chunk import CHUNK_ROWS
+from lightning_dar.ops.chunk import CHUNK_ROWS, keeps_phase_one
 from lightning_dar.planning.precision import Precision
 from lightning_dar.planning.trace import Trace
 
@@ -94,7 +94,7 @@ def source_bytes(config: TransformerConfig, trace: Trace, depth_read: DepthRead,
 
 def phase_one_bytes(config: TransformerConfig, trace: Trace) -> int:
     """What `two_phase` keeps of phase one a token, where it keeps it: chunks that begin after the first source."""
-    if trace.capacity + 1 < trace.rows or trace.source_bytes != config.hidden_size * FP32:
+    if not keeps_phase_one(trace.capacity, trace.rows, trace.source_bytes, config.hidden_size * FP32):
         return 0
     starts = [start for start in range(0, trace.rows, CHUNK_ROWS) if any(after < start for after in trace.written)]
     return sum(min(CHUNK_ROWS, trace.rows - start) for start in starts) * (config.hidden_size + 1) * FP32

@@ -1,11 +1,11 @@
 """Losses and gradients that are not finite, found before the optimizer step that they would spoil."""
 
 import hashlib
-import math
 from pathlib import Path
 from typing import Literal
 
 import lightning as L
+import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 from torch.distributed.tensor import DTensor
@@ -65,13 +65,15 @@ class FiniteSteps:
 
 
 def _fault(batches: list[tuple[Tensor, Tensor]], gradients: list[Tensor]) -> str | None:
-    for number, (loss, input_ids) in enumerate(batches, 1):
-        if not math.isfinite(loss.item()):
-            return f"{_LOSS} is {loss.item()}, in batch {fingerprint(input_ids)} ({number} of {len(batches)})"
-    norm = get_total_norm(gradients).item() if gradients else 0.0
-    if math.isfinite(norm):
+    norms = [get_total_norm(gradients)] if gradients else []
+    numbers = [number.float() for number in (*(loss for loss, _ in batches), *norms)]
+    if torch.stack(numbers).isfinite().all():  # waits for the device once
         return None
-    return f"the norm of the gradient is {norm}, of batch {', '.join(fingerprint(ids) for _, ids in batches)}"
+    for number, (loss, input_ids) in enumerate(batches, 1):
+        if not loss.isfinite():
+            return f"{_LOSS} is {loss.item()}, in batch {fingerprint(input_ids)} ({number} of {len(batches)})"
+    names = ", ".join(fingerprint(input_ids) for _, input_ids in batches)
+    return f"the norm of the gradient is {norms[0].item()}, of batch {names}"
 
 
 def _first(faults: list[str | None]) -> str:

@@ -17,6 +17,7 @@ import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from torch.distributed.checkpoint import CheckpointException
 
+from lightning_dar.checkpoint.output import put_in_place
 from lightning_dar.training.ranks import fail_together
 
 PARTIAL = ".partial"
@@ -35,7 +36,7 @@ class WholeFiles(TorchCheckpointIO):
         path = Path(path)
         with writing(path) as partial, partial.open("wb") as file:
             torch.save(checkpoint, file)
-        put_in_place(path)
+        name_whole(path)
 
 
 @contextmanager
@@ -65,16 +66,12 @@ def _free(path: Path) -> int:
     return shutil.disk_usage(next(parent for parent in path.absolute().parents if parent.exists())).free
 
 
-def put_in_place(path: Path) -> None:
+def name_whole(path: Path) -> None:
     """Gives what was written its name, in place of what has it now, and clears what killed processes have left."""
     partial = partial_of(path)
     for file in (partial, *partial.glob("*")):
         _bring_to_disk(file)
-    if path.is_dir() and not path.is_symlink():  # a folder cannot be replaced in one step
-        before = partial_of(path.with_name(f"{path.name}.before"))
-        remove(before)
-        path.rename(before)
-    partial.replace(path)
+    put_in_place(partial, path, aside=partial_of(path.with_name(f"{path.name}.before")))
     _bring_to_disk(path.parent)
     for left in path.parent.glob(f".*{PARTIAL}"):
         remove(left)
@@ -97,7 +94,8 @@ def partial_of(path: Path) -> Path:
 
 
 def remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
+    """A file, a link or a folder, if it is there and goes."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)  # all ranks may tidy up at once
     else:
         path.unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from lightning_dar.errors import DataError
 from lightning_dar.model import Transformer
 from lightning_dar.model.attention import Attention
 from lightning_dar.model.mlp import MLP
-from lightning_dar.training.saving import put_in_place, remove, writing
+from lightning_dar.training.saving import name_whole, remove, writing
 
 FSDP_PREFIX = "_fsdp_wrapped_module."  # in names of parameters, before what `FSDP` wraps; never in a checkpoint
 
@@ -59,7 +59,7 @@ class FSDP2(ModelParallelStrategy):
             self.barrier()
             super().save_checkpoint(checkpoint, partial, storage_options)
         if self.is_global_zero:
-            put_in_place(path)
+            name_whole(path)
 
     def load_checkpoint(self, checkpoint_path: str | os.PathLike, weights_only: bool | None = None) -> dict[str, Any]:
         """Raises DataError as `load_single_file` does."""

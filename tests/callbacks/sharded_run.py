@@ -2,11 +2,11 @@
 
 import multiprocessing
 import os
-import socket
 import sys
 from pathlib import Path
 
 import torch
+from free_port import free_port
 
 from lightning_dar.training import FSDP2
 from runs import measured_run
@@ -28,11 +28,9 @@ def rank(number: int, port: int, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        free_port = listener.getsockname()[1]
+    port = free_port()
     fork = multiprocessing.get_context("fork")
-    ranks = [fork.Process(target=rank, args=(number, free_port, sys.argv[1])) for number in range(2)]
+    ranks = [fork.Process(target=rank, args=(number, port, sys.argv[1])) for number in range(2)]
     for process in ranks:
         process.start()
     for process in ranks:

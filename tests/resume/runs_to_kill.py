@@ -6,7 +6,6 @@ import os
 import random
 import resource
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Any
 
 import torch
 from command_line import SIZES
+from free_port import free_port
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 HERE = Path(__file__).parent
@@ -83,7 +83,7 @@ class Runs:
     def start(self, *args: Any, processes: int = 1, before: Before | dict[int, Before] = nothing) -> tuple[list, Path]:
         self._number += 1
         log = self.folder / f"said_{self._number}.txt"
-        port = _free_port()
+        port = free_port()
         started = []
         for rank in range(processes):
             environment = _torchrun(rank, processes, port) if processes > 1 else {}
@@ -158,12 +158,6 @@ def _torchrun(rank: int, world: int, port: int) -> dict[str, str]:
     values = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test"}
     return {key: str(value) for key, value in {**values, **where}.items()}
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def at_hook(name: str, count: int, act: Callable[[], None]) -> None:

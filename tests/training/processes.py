@@ -2,19 +2,17 @@
 
 import multiprocessing
 import os
-import socket
 from collections.abc import Callable
 from multiprocessing.connection import wait
 
 import torch
+from free_port import free_port
 from torch import distributed as dist
 
 
 def run_ranks(world: int, work: Callable[[], None]) -> None:
     """Runs `work` in each rank; where one fails, ends the others, which would wait for it, and raises."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    port = free_port()
     fork = multiprocessing.get_context("fork")
     ranks = [fork.Process(target=_rank, args=(work, rank, world, port)) for rank in range(world)]
     for process in ranks:

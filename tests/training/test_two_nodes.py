@@ -1,7 +1,6 @@
 """Two agents of torchrun, each a node of one process, train in one folder what one process trains by itself."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from command_line import fit_args
+from free_port import free_port
 
 import cli
 from lightning_dar import load_model
@@ -29,9 +29,7 @@ def two_nodes(tmp_path, text_folder):
     """The agents, running in one folder, as on a file system that both nodes share. They end with the test."""
     folder = tmp_path / "shared"
     folder.mkdir()
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    port = free_port()
     agent = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
     agent += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=test", "--local-addr=127.0.0.1"]
     command = [*agent, str(ROOT / "cli.py"), *fit_args(text_folder), *NODES]
