@@ -14,7 +14,8 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
-from lightning_dar.training.saving import checkpoint_folder, remove
+from lightning_dar.checkpoint.output import remove
+from lightning_dar.training.saving import checkpoint_folder
 
 INTERRUPTED_FILE = "interrupted.ckpt"
 REQUEUE_SIGNAL = getattr(signal, "SIGUSR1", None)  # not on Windows
@@ -48,9 +49,12 @@ class Interruption(Callback):
         if self._active:
             self._take_signals(trainer)
 
+    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._take_signals(trainer)  # again: Lightning has set its own since
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._steps_seen = trainer.global_step
-        self._take_signals(trainer)  # again: Lightning has set its own since
+        self._take_signals(trainer)  # again: there may have been no sanity check
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._active = False
@@ -91,7 +95,7 @@ class Interruption(Callback):
         by_slurm = trainer.strategy.reduce_boolean_decision(REQUEUE_SIGNAL in self._received, all=False)
         said = f"; saved {self._path}, --ckpt_path last goes on from it" if self._path else ", and nothing is saved"
         rank_zero_info(f"interrupted after {trainer.global_step} steps{said}")
-        if by_slurm and self.requeue and trainer.is_global_zero:
+        if by_slurm and self.requeue and self._path and trainer.is_global_zero:  # not to do the same steps for ever
             requeue_slurm_job()
         raise SystemExit(0)
 

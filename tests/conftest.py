@@ -1,5 +1,6 @@
 """Fixtures that every test may use."""
 
+import os
 import random
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 from lightning_dar.residual import registry
 
 torch.set_num_threads(1)  # the models are tiny: threads would only wait for each other
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # also in processes that tests start
 
 
 LONG = ("resume", "training", "benchmarks")

@@ -32,6 +32,7 @@ DESCRIPTION_FILE = "lightning_dar.json"
 CONFIG_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"
 GENERATION_FILE = "generation_config.json"
+DRAWS = ("normal_", "uniform_", "kaiming_uniform_")  # what initialisations fill a tensor by
 CARRIED = (  # files that say how to use a model
     TOKENIZER_FILE,
     "tokenizer_config.json",
@@ -80,7 +81,7 @@ class Checkpoint:
     @property
     def resumable(self) -> bool:
         """Whether training can go on from it, optimizer and all."""
-        return "loops" in self.content
+        return "lr_schedulers" in self.content  # loops are also where `save_weights_only` is asked for
 
     @property
     def end_ids(self) -> tuple[int, ...]:
@@ -172,7 +173,7 @@ class _WithoutDraws(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if getattr(func, "__name__", "") in ("normal_", "uniform_", "kaiming_uniform_"):
+        if getattr(func, "__name__", "") in DRAWS:
             return args[0] if args else kwargs["tensor"]
         return func(*args, **kwargs)
 

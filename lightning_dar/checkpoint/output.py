@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lightning_dar.errors import DataError, UsageError
 
+PARTIAL = ".partial"
 MODEL_MARKS = ("config.json", "lightning_dar.json")  # what a folder of ours, or of transformers, holds
 
 
@@ -39,10 +40,10 @@ def new_folder(output: Path, num_bytes: int) -> Iterator[Path]:
     Raises:
         DataError: the disk is full, or cannot be written.
     """
-    partial = output.with_name(f"{output.name}.partial")
+    partial = partial_of(output)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        _remove(partial)
+        remove(partial)
         free = shutil.disk_usage(output.parent).free
         if free < num_bytes:
             raise DataError(
@@ -51,29 +52,36 @@ def new_folder(output: Path, num_bytes: int) -> Iterator[Path]:
             )
         partial.mkdir()
         yield partial
-        put_in_place(partial, output, aside=output.with_name(f".{output.name}.old"))
+        put_in_place(partial, output)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise DataError(f"disk full while writing {output} ({error.strerror}); nothing was kept") from error
         raise DataError(f"{output}: cannot be written ({error})") from error
     finally:
-        _remove(partial)
+        remove(partial)
 
 
-def put_in_place(partial: Path, output: Path, aside: Path) -> None:
-    """Gives what is complete its name. A folder that has it now, which cannot be replaced in one step, is called
-    `aside` on its way out."""
-    taken = output.is_dir()
-    if taken:
-        _remove(aside)
-        os.rename(output, aside)
-    os.replace(partial, output)
-    if taken:
-        _remove(aside)
+def put_in_place(partial: Path, output: Path) -> None:
+    """Gives what is complete its name, in place of a file, a link or a folder that has it now."""
+    if not output.is_dir() and not partial.is_dir():
+        os.replace(partial, output)
+        return
+    before = partial_of(output.with_name(f"{output.name}.before"))  # folders cannot be replaced in one step
+    remove(before)
+    if os.path.lexists(output):
+        os.rename(output, before)
+    os.rename(partial, output)
+    remove(before)
 
 
-def _remove(folder: Path) -> None:
-    if folder.is_symlink():
-        folder.unlink()
-    elif folder.is_dir():
-        shutil.rmtree(folder)
+def partial_of(path: Path) -> Path:
+    """The name of what is not complete yet, or not any more: hidden, so that it is nobody else's."""
+    return path.with_name(f".{path.name}{PARTIAL}")
+
+
+def remove(path: Path) -> None:
+    """A file, a link or a folder, if it is there and goes."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)  # several ranks may tidy up at once
+    else:
+        path.unlink(missing_ok=True)

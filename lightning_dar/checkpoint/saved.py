@@ -22,7 +22,7 @@ def newest_in(folder: Path) -> Checkpoint | None:
     Raises:
         DataError: one that was saved later than that is damaged, or part of it missing; names both.
     """
-    whole, damaged = _sorted_out(folder)
+    whole, damaged = _split(folder)
     newest = _most_steps(whole)
     saved = _saved_at(newest.path) if newest else 0.0
     for bad in damaged:
@@ -37,14 +37,14 @@ def open_or_offer(path: str | Path) -> Checkpoint:
         return open_checkpoint(path)
     except DataError as error:
         resolved = Path(path).resolve()
-        whole = [checkpoint for checkpoint in _sorted_out(resolved.parent)[0] if checkpoint.path != resolved]
+        whole = [checkpoint for checkpoint in _split(resolved.parent)[0] if checkpoint.path != resolved]
         raise DataError(f"{error}{_offer(_most_steps(whole))}") from error
 
 
 def _offer(checkpoint: Checkpoint | None) -> str:
     if checkpoint is None:
         return ""
-    return f"; the one before it is whole ({steps_of(checkpoint)} steps): --ckpt_path {checkpoint.path}"
+    return f"; the newest whole one there has {steps_of(checkpoint)} steps: --ckpt_path {checkpoint.path}"
 
 
 def steps_of(checkpoint: Checkpoint) -> int:
@@ -55,7 +55,7 @@ def _most_steps(checkpoints: list[Checkpoint]) -> Checkpoint | None:
     return max(checkpoints, key=lambda saved: (steps_of(saved), _saved_at(saved.path)), default=None)
 
 
-def _sorted_out(folder: Path) -> tuple[list[Checkpoint], list[Damaged]]:
+def _split(folder: Path) -> tuple[list[Checkpoint], list[Damaged]]:
     whole, damaged = [], []
     for path in sorted(folder.glob("[!.]*.ckpt")):
         if path.is_symlink():

@@ -22,7 +22,7 @@ def last_checkpoint(trainer: Namespace) -> Checkpoint | None:
     A run is a version folder of the first logger, or the folder that ModelCheckpoint is told.
 
     Raises:
-        UsageError: a logger of whose folders nothing is known.
+        UsageError: a logger of whose folders nothing is known, or a URL.
         DataError: as `newest_in` does.
     """
     folders = [told] if (told := _told_folder(trainer)) else [run / "checkpoints" for run in _runs(trainer)]
@@ -47,32 +47,18 @@ def same_logs(trainer: Namespace, checkpoint: Checkpoint) -> dict[str, Any]:
     return {"logger": [first, *(logger.as_dict() for logger in loggers[1:])]}
 
 
-def without_run(config: Namespace) -> Namespace:
-    """The settings of `fit` without what `same_logs` adds: who uses them again starts a run of its own."""
-    config = config.clone()
-    trainer = config.get("trainer")
-    for logger in _loggers(trainer) if trainer is not None else []:
-        settings = logger.get("init_args", Namespace())
-        if settings.get("purge_step") is not None:
-            settings.version, settings.default_hp_metric, settings.purge_step = None, True, None
-            config.ckpt_path = None
-    return config
-
-
 def _told_folder(trainer: Namespace) -> Path | None:
     """Of the last ModelCheckpoint, which is also the one that `callbacks.Interruption` saves beside."""
     saving = [callback for callback in trainer.callbacks or [] if callback.class_path.endswith(SAVING)]
     folder = saving[-1].get("init_args", Namespace()).get("dirpath") if saving else None
-    if folder and "://" in str(folder):
-        raise UsageError(f"--ckpt_path last: {folder} is not looked into; give the checkpoint's path")
-    return Path(folder).expanduser() if folder else None
+    return _local(folder).expanduser() if folder else None
 
 
 def _runs(trainer: Namespace) -> list[Path]:
     """The folders of all runs, the newest first."""
     loggers = _loggers(trainer)
     if not loggers:
-        return [Path(trainer.default_root_dir or ".")]
+        return [_local(trainer.default_root_dir or ".")]
     if loggers[0].class_path != TENSORBOARD:
         name = loggers[0].class_path.rpartition(".")[2]
         raise UsageError(
@@ -80,12 +66,18 @@ def _runs(trainer: Namespace) -> list[Path]:
             f"(dirpath) for {SAVING}"
         )
     settings = loggers[0].init_args
-    root, version = Path(settings.save_dir, settings.get("name") or ""), settings.get("version")
+    root, version = _local(settings.save_dir) / (settings.get("name") or ""), settings.get("version")
     if version is not None:
         return [root / (version if isinstance(version, str) else f"version_{version}")]
     numbers = [re.fullmatch(r"version_(\d+)", path.name) for path in root.glob("version_*")]
     newest_first = sorted((int(number[1]) for number in numbers if number), reverse=True)
     return [root / f"version_{number}" for number in newest_first]
+
+
+def _local(folder: str | Path) -> Path:
+    if "://" in str(folder):
+        raise UsageError(f"--ckpt_path last: {folder} is not looked into; give the checkpoint's path")
+    return Path(folder)
 
 
 def _loggers(trainer: Namespace) -> list[Namespace]:

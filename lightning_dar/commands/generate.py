@@ -4,6 +4,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from jsonargparse import Namespace
+
 from lightning_dar.checkpoint.load import load_weights, open_checkpoint
 from lightning_dar.checkpoint.settings import tokenizer_of
 from lightning_dar.commands.device import find_device
@@ -66,13 +68,13 @@ def run(args: list[str]) -> None:
     print()
 
 
-def _check(options) -> None:
-    for name, least in (("max_new_tokens", 1), ("temperature", 0), ("top_k", 1), ("top_p", 1e-9)):
+def _check(options: Namespace) -> None:
+    for name, least in (("max_new_tokens", 1), ("temperature", 0), ("top_k", 1)):
         value = getattr(options, name)
         if value is not None and not least <= value < float("inf"):
-            raise UsageError(f"--{name} {value}: must be at least {least}")
-    if options.top_p is not None and options.top_p > 1:
-        raise UsageError(f"--top_p {options.top_p}: must be at most 1")
+            raise UsageError(f"--{name} {value}: must be finite and at least {least}")
+    if options.top_p is not None and not 0 < options.top_p <= 1:
+        raise UsageError(f"--top_p {options.top_p}: must be above 0 and at most 1")
     if options.prompt is not None and options.prompt_file is not None:
         raise UsageError("--prompt and --prompt_file: give one of them")
 

@@ -99,7 +99,7 @@ def _gpus(options: Namespace) -> int:
 def _tokens(options: Namespace, setting: Any) -> float | None:
     """None stands for 20 a parameter."""
     if options.tokens is not None and not 0 < options.tokens < float("inf"):
-        raise UsageError(f"--tokens {options.tokens}: must be positive")
+        raise UsageError(f"--tokens {options.tokens}: must be finite and positive")
     if options.tokens is None and options.trainer.max_steps > 0:
         return float(options.trainer.max_steps * setting.tokens_per_step)
     return options.tokens

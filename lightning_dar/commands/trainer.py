@@ -19,7 +19,7 @@ from lightning_dar.checkpoint.load import Checkpoint, open_checkpoint
 from lightning_dar.checkpoint.saved import open_or_offer, steps_of
 from lightning_dar.checkpoint.settings import MODEL_KEY, TRAINER_KEY, own_tokenizer, settings_of
 from lightning_dar.commands import PLAIN, plain_command
-from lightning_dar.commands.continued import RUN_KEY, last_checkpoint, same_logs, without_run
+from lightning_dar.commands.continued import RUN_KEY, last_checkpoint, same_logs
 from lightning_dar.commands.hardware import check_gpu, check_launch, settle_precision
 from lightning_dar.commands.notice import notice
 from lightning_dar.commands.parser import OneLine, add_plugins, use_plugins
@@ -103,8 +103,18 @@ class SaveConfig(SaveConfigCallback):
     """Writes config.yaml beside the logs, and the trainer's part of it into every checkpoint, so that
     `fit --ckpt_path` alone continues a run as it was set up."""
 
-    def __init__(self, parser: LightningArgumentParser, config: Namespace, **options: Any):
-        super().__init__(parser, without_run(config), **options)
+    def __init__(
+        self, parser: LightningArgumentParser, config: Namespace, given: dict[str, Any] | None = None, **options: Any
+    ):
+        """
+        Args:
+            given: settings, by key, as they were before a run that goes on changed them: who uses the file again
+                starts a run of its own.
+        """
+        config = config.clone()
+        for key, value in (given or {}).items():
+            config[key] = value
+        super().__init__(parser, config, **options)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit" and trainer.logger is not None:
@@ -202,6 +212,7 @@ class RoutedCLI(LightningCLI):
         if self._is_done():
             notice(f"--ckpt_path last: {self.checkpoint.path} has done all {trainer.max_steps} steps, nothing is left")
             raise SystemExit(0)
+        self.save_config_kwargs["given"] = {"ckpt_path": None, "trainer.logger": trainer.logger}
         self.config.fit.ckpt_path = str(self.checkpoint.path)
         self._override(trainer=same_logs(trainer, self.checkpoint))
 

@@ -302,8 +302,8 @@ class TextData(L.LightningDataModule):
             "persistent_workers": self.hparams.num_workers > 0,
             "pin_memory": bool(self.trainer) and self.trainer.strategy.root_device.type == "cuda",
             "collate_fn": partial(collate, document_end_id=end_id),
-            # Its own: a resumed run makes its loaders at other times, which the model's random numbers must not show.
             "worker_init_fn": _leave_signals_to_the_trainer,
+            # Its own: a resumed run makes its loaders at other times, which the model's random numbers must not show.
             "generator": torch.Generator().manual_seed(self.hparams.seed),
         }
 

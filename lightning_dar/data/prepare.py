@@ -41,7 +41,7 @@ def prepare(request: Request, directory: Path, num_workers: int, part: Part | No
     working = directory if part is None else beside(directory, part)
     with locked(working):
         if not _is_filled(target):
-            partial = working.with_name(f"{working.name}.partial")
+            partial = working.with_name(f".{working.name}.partial")  # hidden: nobody else's
             shutil.rmtree(partial, ignore_errors=True)
             try:
                 _build(request, partial, num_workers, part)

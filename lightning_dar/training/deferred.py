@@ -10,12 +10,10 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from lightning_dar.checkpoint.load import Checkpoint, check_fits
+from lightning_dar.checkpoint.load import DRAWS, Checkpoint, check_fits
 from lightning_dar.model import Transformer, TransformerConfig, build_strategy
 from lightning_dar.residual import ResidualConfig
 from lightning_dar.training.parallelize import Fill
-
-DRAWS = ("normal_", "uniform_", "kaiming_uniform_")
 
 
 def build_deferred(config: TransformerConfig, residual: ResidualConfig) -> Transformer:

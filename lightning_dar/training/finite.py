@@ -52,6 +52,7 @@ class FiniteSteps:
         self.skipped += 1
         if self._on_fault == "stop" or self.skipped > self._max_skipped:
             ending = f"; {_last_good(trainer)}; {self._advice()}" if trainer.is_global_zero else ""
+            trainer.strategy.barrier()  # where the others end at once, Lightning ends the one that launched them
             fail_together(trainer.is_global_zero, said + ending)
         rank_zero_warn(f"{said}; left out, {self.skipped} of at most {self._max_skipped}")
         for logger in trainer.loggers:
@@ -96,6 +97,8 @@ def _gradients(optimizer: Optimizer) -> list[Tensor]:
 
 def _last_good(trainer: L.Trainer) -> str:
     folder = checkpoint_folder(trainer)
+    if folder and "://" in folder:
+        return f"checkpoints are in {folder}"
     try:
         newest = newest_in(Path(folder)) if folder else None
     except DataError as error:

@@ -42,7 +42,7 @@ class OptimizerConfig:
         for name in ("lr", "routing_lr", "warmup_steps", "weight_decay", "eps"):
             value = getattr(self, name)
             if value is not None and not (value >= 0 and math.isfinite(value)):
-                raise UsageError(f"model.optimizer.{name}={value}: must not be negative")
+                raise UsageError(f"model.optimizer.{name}={value}: must be finite and not negative")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise UsageError(f"model.optimizer.betas={list(self.betas)}: each must be at least 0 and below 1")
 

@@ -8,7 +8,7 @@ import torch
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
-    """Of Python, numpy, torch on the CPU and, where it is one, the GPU."""
+    """Of Python, numpy, torch on the CPU and, where it is one, the CUDA GPU."""
     name, keys, *rest = np.random.get_state()
     state = {
         "python": random.getstate(),

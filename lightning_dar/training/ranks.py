@@ -17,8 +17,8 @@ def from_all_ranks(trainer: L.Trainer, value: Any) -> list[Any]:
     return values
 
 
-def fail_together(is_global_zero: bool, message: str) -> NoReturn:
-    """Ends a run for a reason that every rank has seen: the first says it, by TrainingError, the others only end."""
-    if is_global_zero:
+def fail_together(speaks: bool, message: str) -> NoReturn:
+    """Ends a run for a reason that every rank has seen: one says it, by TrainingError, the others only end."""
+    if speaks:
         raise TrainingError(message)
     raise SystemExit(1)

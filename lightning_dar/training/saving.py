@@ -17,10 +17,8 @@ import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from torch.distributed.checkpoint import CheckpointException
 
-from lightning_dar.checkpoint.output import put_in_place
+from lightning_dar.checkpoint.output import PARTIAL, partial_of, put_in_place, remove
 from lightning_dar.training.ranks import fail_together
-
-PARTIAL = ".partial"
 
 
 class WholeFiles(TorchCheckpointIO):
@@ -34,9 +32,21 @@ class WholeFiles(TorchCheckpointIO):
             super().save_checkpoint(checkpoint, path, storage_options)
             return
         path = Path(path)
-        with writing(path) as partial, partial.open("wb") as file:
-            torch.save(checkpoint, file)
-        name_whole(path)
+        with writing(path) as partial:
+            with partial.open("wb") as file:
+                torch.save(checkpoint, file)
+            name_whole(path)
+
+    def remove_checkpoint(self, path: str | os.PathLike) -> None:
+        """Takes its name first: a folder half removed would look like a damaged checkpoint."""
+        if "://" in str(path):
+            super().remove_checkpoint(path)
+            return
+        path, gone = Path(path), partial_of(Path(path))
+        if path.exists():
+            remove(gone)
+            path.rename(gone)
+            remove(gone)
 
 
 @contextmanager
@@ -46,7 +56,7 @@ def writing(path: Path, is_global_zero: bool = True) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial_of(path)
-    except (OSError, CheckpointException) as error:
+    except (OSError, RuntimeError, CheckpointException) as error:  # RuntimeError: a file that torch opens itself
         remove(partial_of(path))
         reason = " ".join(_reason(error).split())[:300]
         fail_together(
@@ -71,7 +81,7 @@ def name_whole(path: Path) -> None:
     partial = partial_of(path)
     for file in (partial, *partial.glob("*")):
         _bring_to_disk(file)
-    put_in_place(partial, path, aside=partial_of(path.with_name(f"{path.name}.before")))
+    put_in_place(partial, path)
     _bring_to_disk(path.parent)
     for left in path.parent.glob(f".*{PARTIAL}"):
         remove(left)
@@ -87,15 +97,3 @@ def _bring_to_disk(path: Path) -> None:
 def checkpoint_folder(trainer: L.Trainer) -> str | None:
     """Where the last ModelCheckpoint saves, a folder or a URL; None where none does."""
     return trainer.checkpoint_callbacks[-1].dirpath if trainer.checkpoint_callbacks else None
-
-
-def partial_of(path: Path) -> Path:
-    return path.with_name(f".{path.name}{PARTIAL}")
-
-
-def remove(path: Path) -> None:
-    """A file, a link or a folder, if it is there and goes."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)  # all ranks may tidy up at once
-    else:
-        path.unlink(missing_ok=True)

@@ -10,15 +10,16 @@ from typing import Any
 import torch
 from lightning.fabric.strategies.fsdp import _get_full_state_dict_context
 from lightning.pytorch import LightningModule
-from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
+from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, Strategy
 from torch import nn
 from torch.optim import Optimizer
 
+from lightning_dar.checkpoint.output import remove
 from lightning_dar.errors import DataError
 from lightning_dar.model import Transformer
 from lightning_dar.model.attention import Attention
 from lightning_dar.model.mlp import MLP
-from lightning_dar.training.saving import name_whole, remove, writing
+from lightning_dar.training.saving import name_whole, writing
 
 FSDP_PREFIX = "_fsdp_wrapped_module."  # in names of parameters, before what `FSDP` wraps; never in a checkpoint
 
@@ -50,7 +51,7 @@ class FSDP2(ModelParallelStrategy):
     ) -> None:
         """A folder gets its name when all its parts are on disk. Raises TrainingError as `WholeFiles` does."""
         if not self._save_distributed_checkpoint:
-            super().save_checkpoint(checkpoint, filepath, storage_options)
+            _save_single_file(self, checkpoint, filepath)
             return
         path = Path(self.broadcast(filepath))
         with writing(path, self.is_global_zero) as partial:
@@ -58,8 +59,8 @@ class FSDP2(ModelParallelStrategy):
                 remove(partial)
             self.barrier()
             super().save_checkpoint(checkpoint, partial, storage_options)
-        if self.is_global_zero:
-            name_whole(path)
+            if self.is_global_zero:
+                name_whole(path)
 
     def load_checkpoint(self, checkpoint_path: str | os.PathLike, weights_only: bool | None = None) -> dict[str, Any]:
         """Raises DataError as `load_single_file` does."""
@@ -98,6 +99,12 @@ class FSDP(FSDPStrategy):
         model.model = self.wrap(model.model, self.root_device)
         return model
 
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: str | os.PathLike, storage_options: Any | None = None
+    ) -> None:
+        """Raises TrainingError as `WholeFiles` does."""
+        _save_single_file(self, checkpoint, filepath)
+
     def load_checkpoint(self, checkpoint_path: str | os.PathLike, weights_only: bool | None = None) -> dict[str, Any]:
         """Raises DataError as `load_single_file` does."""
         return load_single_file(Path(self.broadcast(checkpoint_path)), self.model, self.optimizers)
@@ -114,7 +121,7 @@ class FSDP(FSDPStrategy):
         own, kinds = optimizer.state_dict(), [None] * self.world_size
         # Where nothing of a parameter lies here, it has no state here.
         torch.distributed.all_gather_object(kinds, sorted({kind for state in own["state"].values() for kind in state}))
-        whole: dict[str, Any] = {}
+        whole, found = {}, {}
         with _get_full_state_dict_context(self.model, world_size=self.world_size):
             for kind in sorted(set(chain(*kinds))):
                 part = {number: {kind: state[kind]} for number, state in own["state"].items()}
@@ -135,6 +142,12 @@ class FSDP(FSDPStrategy):
             sharding_strategy=self.sharding_strategy,
             **self.kwargs,
         )
+
+
+def _save_single_file(strategy: Strategy, checkpoint: dict[str, Any], path: str | os.PathLike) -> None:
+    """Lightning's own removes a sharded folder of that name before the file is written."""
+    if strategy.is_global_zero:
+        strategy.checkpoint_io.save_checkpoint(checkpoint, path)
 
 
 def load_single_file(path: Path, model: nn.Module, optimizers: list[Optimizer]) -> dict[str, Any]:

@@ -119,10 +119,10 @@ def test_the_first_piece_is_out_before_the_last_token_is_made(folder):
 
 
 USAGE = [
-    (["--prompt", "x", "--max_new_tokens", "0"], "--max_new_tokens 0: must be at least 1"),
-    (["--prompt", "x", "--temperature", "-1"], "--temperature -1.0: must be at least 0"),
+    (["--prompt", "x", "--max_new_tokens", "0"], "--max_new_tokens 0: must be finite and at least 1"),
+    (["--prompt", "x", "--temperature", "-1"], "--temperature -1.0: must be finite and at least 0"),
     (["--prompt", "x", "--top_k", "0"], "--top_k 0"),
-    (["--prompt", "x", "--top_p", "1.5"], "--top_p 1.5: must be at most 1"),
+    (["--prompt", "x", "--top_p", "1.5"], "--top_p 1.5: must be above 0 and at most 1"),
     (["--prompt", "x", "--prompt_file", "y"], "--prompt and --prompt_file"),
     (["--prompt_file", "nowhere.txt"], "--prompt_file nowhere.txt: cannot be read"),
     (["--prompt", "x", "--device", "abacus"], "--device abacus: not usable here"),

@@ -8,7 +8,6 @@ import torch
 from command_line import fit_args, only_line
 
 LAST = "--ckpt_path=last"
-CONSTANT_RATE = ("--model.optimizer.min_lr_ratio=1", "--model.optimizer.warmup_steps=0")
 
 
 def steps(path: str | Path) -> int:
@@ -28,12 +27,14 @@ def test_without_a_checkpoint_it_starts_from_the_beginning(fit):
 def test_it_goes_on_in_the_newest_version_and_a_path_begins_one_of_its_own(fit, run):
     fit()
     fit()
-    fit(LAST, "--trainer.max_steps=6")
+    fit(LAST, "--trainer.max_steps=6", "--trainer.logger.init_args.default_hp_metric=false")
     assert versions() == ["version_0", "version_1"]
     assert steps("runs/test/version_0/checkpoints/last.ckpt") == 4
     assert steps("runs/test/version_1/checkpoints/last.ckpt") == 6
     settings = Path("runs/test/version_1/config.yaml").read_text()
     assert "purge_step: null" in settings
+    assert "default_hp_metric: false" in settings
+    assert "ckpt_path: null" in settings
     assert "version: null" in settings
     status, _, err = run("fit", "--ckpt_path=runs/test/version_1/checkpoints/last.ckpt", "--trainer.max_steps=8")
     assert status == 0, err
@@ -88,6 +89,24 @@ def test_a_logger_that_keeps_no_versions_needs_a_folder_for_the_checkpoints(run,
         status, _, err = run(*args, *csv, *told, LAST, f"--trainer.max_steps={most}")
         assert status == 0, err
     assert max(steps(path) for path in Path("kept").glob("*.ckpt")) == 6
+
+
+def test_behind_a_url_it_does_not_look(run, text_folder):
+    """Or a job that is queued again would begin anew every time."""
+    status, _, err = run(*fit_args(text_folder), LAST, "--trainer.logger.init_args.save_dir=s3://bucket/runs")
+    assert status == 2
+    assert "s3://bucket/runs is not looked into; give the checkpoint's path" in only_line(err)
+
+
+def test_weights_alone_are_not_gone_on_with(fit, run, text_folder):
+    saving = "--trainer.callbacks+=lightning.pytorch.callbacks.ModelCheckpoint"
+    fit(saving, "--trainer.callbacks.dirpath=kept", "--trainer.callbacks.save_weights_only=true")
+    (path,) = Path("kept").glob("*.ckpt")
+    status, _, err = run("fit", "--ckpt_path", path, "--trainer.max_steps=6")
+    assert status == 2
+    assert "no training to go on with is in it" in only_line(err)
+    _, err = fit(saving, "--trainer.callbacks.dirpath=kept", LAST)
+    assert "there is no checkpoint yet" in err
 
 
 def test_other_settings_than_the_checkpoints_are_refused(fit, run, text_folder):

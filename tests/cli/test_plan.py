@@ -101,7 +101,7 @@ def test_options_of_others_that_cannot_work_are_left_out(run):
     [
         (["--gpu=h1000"], "--gpu h1000: unknown; known: "),
         (["--gpus=0"], "--gpus=0: must be at least 1"),
-        (["--tokens=-1"], "--tokens -1.0: must be positive"),
+        (["--tokens=-1"], "--tokens -1.0: must be finite and positive"),
         (["--config=no_such.yaml"], "--config no_such.yaml: cannot be read"),
         (["--config=list.yaml"], "--config list.yaml: not the config of a run"),
         (["--config=typo.yaml"], "--config typo.yaml: model has no option 'hiden_size'"),

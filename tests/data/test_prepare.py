@@ -242,13 +242,13 @@ def test_a_killed_preparation_is_not_taken_for_complete(request_, tmp_path):
     child = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 60
-        while not (tmp_path / "out.partial" / "val").exists() and time.monotonic() < deadline:
+        while not (tmp_path / ".out.partial" / "val").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
     finally:
         child.send_signal(signal.SIGKILL)
         child.wait()
-    assert (tmp_path / "out.partial").exists()
+    assert (tmp_path / ".out.partial").exists()
     assert not directory.exists()
     assert prepare(request_, directory, num_workers=2)["files"] == 242
-    assert not (tmp_path / "out.partial").exists()
+    assert not (tmp_path / ".out.partial").exists()
     assert open_folder(directory)["files"] == 242

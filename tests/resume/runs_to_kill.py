@@ -17,7 +17,10 @@ from typing import Any
 import torch
 from command_line import SIZES
 from free_port import free_port
+from states import state_of
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from lightning_dar.checkpoint.load import open_checkpoint
 
 HERE = Path(__file__).parent
 CHECKPOINTS = Path("runs/test/version_0/checkpoints")
@@ -45,6 +48,11 @@ HOOKS = ("on_train_batch_start", "on_before_optimizer_step", "on_train_batch_end
 
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(["lightning_dar.commands.trainer", "callbacks", "tensorboard", "matplotlib.figure"])
+
+SHARDED = {
+    "trainer__strategy__class_path": "lightning_dar.training.FSDP2",
+    "trainer__strategy__init_args__save_distributed_checkpoint": "true",
+}
 
 Before = Callable[[], None]
 
@@ -119,7 +127,10 @@ class Runs:
 
     def weights(self) -> dict[str, torch.Tensor]:
         """And the optimizer's averages, of the run's last checkpoint."""
-        content = torch.load(self.newest() / "checkpoints/last.ckpt", weights_only=True)
+        last = self.newest() / "checkpoints/last.ckpt"
+        if last.is_dir():
+            return {**state_of(last), "step": torch.tensor(open_checkpoint(last).content["global_step"])}
+        content = torch.load(last, weights_only=True)
         moments = content["optimizer_states"][0]["state"]
         flat = {f"{key} {name}": value for key, state in moments.items() for name, value in state.items()}
         return {**content["state_dict"], **flat, "step": torch.tensor(content["global_step"])}
@@ -169,7 +180,7 @@ def at_hook(name: str, count: int, act: Callable[[], None]) -> None:
     def counting(trainer: Any, hook: str, *args: Any, **kwargs: Any) -> None:
         nonlocal calls
         original(trainer, hook, *args, **kwargs)
-        calls += hook == name and not trainer.sanity_checking
+        calls += hook == name and (not trainer.sanity_checking or "sanity" in name)
         if hook == name and calls == count:
             act()
 

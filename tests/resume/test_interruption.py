@@ -54,6 +54,11 @@ def test_a_signal_to_one_of_two_processes_stops_both(new_runs):
     same_as_undisturbed(runs, undisturbed)
 
 
+def test_a_signal_during_the_sanity_check_waits_for_the_first_step(new_runs):
+    done = new_runs("early").fit(processes=2, before={1: interrupted_at("on_sanity_check_start", 1)}).check()
+    assert "interrupted after 1 steps" in done.said
+
+
 def test_the_process_that_launched_the_others_passes_the_signal_on(new_runs):
     done = new_runs("launched").fit_launched(interrupted_at("on_train_batch_start", 6), trainer__max_steps=400).check()
     assert "interrupted after 6 steps" in done.said or "interrupted after 7 steps" in done.said
@@ -113,6 +118,13 @@ def test_without_scontrol_the_run_is_saved_all_the_same(new_runs):
     done = runs.fit(before=usr1_without_scontrol).check()
     assert "job 4711 is not requeued: scontrol cannot be run" in done.said
     assert (runs.folder / CHECKPOINTS / "interrupted.ckpt").exists()
+
+
+def test_a_run_that_saves_nothing_is_not_requeued(new_runs):
+    runs = new_runs("job")
+    done = runs.fit(trainer__enable_checkpointing="false", before=partial(in_a_job, runs.folder, signal.SIGUSR1))
+    assert "interrupted after 7 steps, and nothing is saved" in done.check().said
+    assert not (runs.folder / "scontrol.txt").exists()
 
 
 def usr1_without_scontrol() -> None:

@@ -2,28 +2,20 @@
 
 import pytest
 import torch
-from runs_to_kill import CHECKPOINTS, killed_at_a_random_moment
+from runs_to_kill import CHECKPOINTS, SHARDED, Runs, killed_at_a_random_moment
 
 KINDS = {
     "one process": {},
-    "two workers": {"data.num_workers": 2},
-    "accumulation": {"trainer.accumulate_grad_batches": 2, "data.batch_size": 16, "trainer.val_check_interval": 7},
-    "two processes": {},
+    "two workers": {"data__num_workers": 2},
+    "accumulation": {"trainer__accumulate_grad_batches": 2, "data__batch_size": 16, "trainer__val_check_interval": 7},
+    "two processes": {"processes": 2},
+    "shards of two": {"processes": 2, **SHARDED},
 }
-
-
-def options(kind: str) -> dict:
-    return {
-        "processes": 2 if kind == "two processes" else 1,
-        **{k.replace(".", "__"): v for k, v in KINDS[kind].items()},
-    }
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory, text_folder, shards):
     """undisturbed(kind) -> (weights, scalars) of a run that nobody kills, made once."""
-    from runs_to_kill import Runs
-
     made = {}
 
     def of(kind: str):
@@ -31,7 +23,7 @@ def undisturbed(tmp_path_factory, text_folder, shards):
             folder = tmp_path_factory.mktemp("undisturbed")
             (folder / "shards").symlink_to(shards)
             runs = Runs(folder, text_folder)
-            runs.fit(**options(kind)).check()
+            runs.fit(**KINDS[kind]).check()
             made[kind] = runs.weights(), runs.logged()
         return made[kind]
 
@@ -40,7 +32,7 @@ def undisturbed(tmp_path_factory, text_folder, shards):
 
 def kill_and_go_on(kind: str, seed: int, new_runs, undisturbed) -> None:
     weights, scalars = undisturbed(kind)
-    runs, given = new_runs("killed"), options(kind)
+    runs, given = new_runs("killed"), KINDS[kind]
     batches = 32 if kind == "accumulation" else 16
     killed = runs.fit(**given, before={0: killed_at_a_random_moment(seed, batches)})
     assert killed.statuses[0] < 0, f"seed {seed} did not kill it:\n{killed.said}"
@@ -55,13 +47,13 @@ def kill_and_go_on(kind: str, seed: int, new_runs, undisturbed) -> None:
     assert not list(runs.newest().rglob(".*partial"))
 
 
-@pytest.mark.parametrize("kind, seed", [*((kind, 0) for kind in KINDS), ("one process", 1)])
+@pytest.mark.parametrize("seed, kind", enumerate(KINDS))
 def test_killed_at_some_moment(kind, seed, new_runs, undisturbed):
     kill_and_go_on(kind, seed, new_runs, undisturbed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 21))
+@pytest.mark.parametrize("seed", range(5, 25))
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_at_twenty_moments(kind, seed, new_runs, undisturbed):
     kill_and_go_on(kind, seed, new_runs, undisturbed)
