@@ -93,7 +93,8 @@ class Interruption(Callback):
         if not self._stopping:
             return
         by_slurm = trainer.strategy.reduce_boolean_decision(REQUEUE_SIGNAL in self._received, all=False)
-        said = f"; saved {self._path}, --ckpt_path last goes on from it" if self._path else ", and nothing is saved"
+        which = self._path if "://" in str(self._path) else "last"  # which does not look behind URLs
+        said = f"; saved {self._path}, --ckpt_path {which} goes on from it" if self._path else ", and nothing is saved"
         rank_zero_info(f"interrupted after {trainer.global_step} steps{said}")
         if by_slurm and self.requeue and self._path and trainer.is_global_zero:  # not to do the same steps for ever
             requeue_slurm_job()

@@ -32,12 +32,12 @@ def undisturbed(tmp_path_factory, text_folder, shards):
 
 def kill_and_go_on(kind: str, seed: int, new_runs, undisturbed) -> None:
     weights, scalars = undisturbed(kind)
-    runs, given = new_runs("killed"), KINDS[kind]
+    runs, options = new_runs("killed"), KINDS[kind]
     batches = 32 if kind == "accumulation" else 16
-    killed = runs.fit(**given, before={0: killed_at_a_random_moment(seed, batches)})
+    killed = runs.fit(**options, before={0: killed_at_a_random_moment(seed, batches)})
     assert killed.statuses[0] < 0, f"seed {seed} did not kill it:\n{killed.said}"
     had_saved = any((runs.folder / CHECKPOINTS).glob("[!.]*.ckpt"))
-    runs.fit("--ckpt_path=last", **given).check()
+    runs.fit("--ckpt_path=last", **options).check()
     found = runs.weights()
     assert found.keys() == weights.keys()
     different = [name for name, tensor in weights.items() if not torch.equal(found[name], tensor)]
