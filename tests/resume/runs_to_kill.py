@@ -72,10 +72,13 @@ class Result:
 
 
 class Runs:
-    """Runs in one folder."""
+    """Runs in one folder, which is made, on shards prepared before."""
 
-    def __init__(self, folder: Path, text_folder: Path):
-        self.folder, self.text_folder, self._number = folder, text_folder, 0
+    def __init__(self, folder: Path, shards: Path | None = None):
+        self.folder, self.shards, self._number = folder, shards, 0
+        folder.mkdir(exist_ok=True)
+        if shards is not None:
+            (folder / "shards").symlink_to(shards)
 
     def fit(self, *args: Any, processes: int = 1, before: Before | dict[int, Before] = nothing, **settings: Any):
         """Fits in so many processes; `before` is called in them (or in those of some ranks) before the run starts."""

@@ -48,6 +48,12 @@ def _single(file: Path) -> dict[str, Tensor]:
     return found
 
 
+def different(found: dict[str, Tensor], expected: dict[str, Tensor]) -> list[str]:
+    """The names of those that are not the same to the last bit."""
+    assert found.keys() == expected.keys()
+    return [name for name, tensor in expected.items() if not torch.equal(found[name], tensor)]
+
+
 def furthest(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
     """The largest difference anywhere, relative to its tensor's largest value."""
     assert found.keys() == expected.keys()

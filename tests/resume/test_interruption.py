@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from runs_to_kill import CHECKPOINTS, Runs, at_hook, send
+from states import different
 
 ROUTED = {
     "model__residual__name": "delta-sublayer",
@@ -22,8 +23,7 @@ def interrupted_at(hook: str, count: int, number: int = signal.SIGTERM):
 
 
 def same_as_undisturbed(runs: Runs, undisturbed: Runs) -> None:
-    weights, found = undisturbed.weights(), runs.weights()
-    assert [name for name, tensor in weights.items() if not torch.equal(found[name], tensor)] == []
+    assert different(runs.weights(), undisturbed.weights()) == []
     assert runs.logged() == undisturbed.logged()
 
 

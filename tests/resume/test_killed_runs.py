@@ -1,8 +1,8 @@
 """A run killed at any moment and gone on with ends with the very weights of one that was left alone."""
 
 import pytest
-import torch
 from runs_to_kill import CHECKPOINTS, SHARDED, Runs, killed_at_a_random_moment
+from states import different
 
 KINDS = {
     "one process": {},
@@ -14,15 +14,13 @@ KINDS = {
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory, text_folder, shards):
+def undisturbed(tmp_path_factory, shards):
     """undisturbed(kind) -> (weights, scalars) of a run that nobody kills, made once."""
     made = {}
 
     def of(kind: str):
         if kind not in made:
-            folder = tmp_path_factory.mktemp("undisturbed")
-            (folder / "shards").symlink_to(shards)
-            runs = Runs(folder, text_folder)
+            runs = Runs(tmp_path_factory.mktemp("undisturbed"), shards)
             runs.fit(**KINDS[kind]).check()
             made[kind] = runs.weights(), runs.logged()
         return made[kind]
@@ -38,10 +36,7 @@ def kill_and_go_on(kind: str, seed: int, new_runs, undisturbed) -> None:
     assert killed.statuses[0] < 0, f"seed {seed} did not kill it:\n{killed.said}"
     had_saved = any((runs.folder / CHECKPOINTS).glob("[!.]*.ckpt"))
     runs.fit("--ckpt_path=last", **options).check()
-    found = runs.weights()
-    assert found.keys() == weights.keys()
-    different = [name for name, tensor in weights.items() if not torch.equal(found[name], tensor)]
-    assert not different, f"seed {seed}: {different}"
+    assert different(runs.weights(), weights) == [], f"seed {seed}"
     assert runs.logged() == scalars, f"seed {seed}"
     assert runs.newest().name == ("version_0" if had_saved else "version_1")
     assert not list(runs.newest().rglob(".*partial"))
