@@ -4,7 +4,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lightning_dar.errors import DataError, UsageError
@@ -84,4 +84,5 @@ def remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)  # several ranks may tidy up at once
     else:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink()
