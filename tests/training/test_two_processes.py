@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
 import torch
 from command_line import fit_args
 
+import cli
 from lightning_dar import load_model
 
 ROOT = Path(__file__).parents[2]
@@ -25,14 +27,25 @@ STRATEGIES = {
 }
 
 
+LAST = "runs/test/version_0/checkpoints/last.ckpt"
+
+
 def fit(folder: Path, *args: str) -> Path:
-    """Runs cli.py in processes of its own and returns the checkpoint."""
+    """Fits in this process and returns the checkpoint."""
+    folder.mkdir()
+    with chdir(folder):
+        cli.main([*fit_args(folder.parent / "text"), *args])
+    return folder / LAST
+
+
+def fit_in_two(folder: Path, *args: str) -> Path:
+    """Fits in processes of its own and returns the checkpoint."""
     folder.mkdir()
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(ROOT / "cli.py"), *fit_args(folder.parent / "text"), *args]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    return folder / "runs/test/version_0/checkpoints/last.ckpt"
+    return folder / LAST
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +63,7 @@ def alone(folder) -> Path:
 @pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow), "fsdp2"])
 def test_weights_and_metrics_agree_with_one_process(strategy, alone, folder):
     two = ["--data.batch_size=4", "--trainer.devices=2", "--trainer.gradient_clip_val=0.5", *STRATEGIES[strategy]]
-    checkpoint = fit(folder / strategy, *two)
+    checkpoint = fit_in_two(folder / strategy, *two)
     expected, weights = load_model(alone).state_dict(), load_model(checkpoint).state_dict()
     assert weights.keys() == expected.keys()
     for name, tensor in expected.items():
