@@ -18,19 +18,23 @@ def held_bytes(forward: Callable[[], Tensor], owned: Iterable[Tensor]) -> int:
         forward: runs the forward pass and returns its loss.
         owned: parameters and inputs, which live anyway.
     """
-    gc.collect()
     before = [*owned, *_tensors()]  # kept, so that no address is used again
+    gc.freeze()  # from here on the collector looks at what the forward makes, not at a million older objects
     saved: dict[int, Tensor] = {}
 
     def pack(tensor: Tensor) -> Tensor:
         saved[_storage(tensor)] = tensor
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss = forward()
-    gc.collect()
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            loss = forward()
+        gc.collect()
+        after = _tensors()
+    finally:
+        gc.unfreeze()
     sizes = {pointer: tensor.untyped_storage().nbytes() for pointer, tensor in saved.items()}
-    for tensor in _tensors():
+    for tensor in after:
         sizes.setdefault(_storage(tensor), tensor.untyped_storage().nbytes())
     known = {_storage(tensor) for tensor in [*before, loss]}
     return sum(size for pointer, size in sizes.items() if pointer not in known)
