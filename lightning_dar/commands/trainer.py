@@ -3,33 +3,31 @@
 import json
 import math
 import sys
-from functools import cached_property
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from jsonargparse import Namespace
 from lightning.fabric.plugins import TorchCheckpointIO
-from lightning.pytorch import LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch import LightningDataModule, Trainer
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lightning_dar.checkpoint.load import Checkpoint, open_checkpoint
 from lightning_dar.checkpoint.saved import open_or_offer, steps_of
-from lightning_dar.checkpoint.settings import MODEL_KEY, TRAINER_KEY, own_tokenizer, settings_of
+from lightning_dar.checkpoint.settings import own_tokenizer, settings_of
 from lightning_dar.commands import PLAIN, plain_command
-from lightning_dar.commands.continued import RUN_KEY, last_checkpoint, same_logs
+from lightning_dar.commands.continued import last_checkpoint, same_logs
+from lightning_dar.commands.contradictions import refuse_another_optimizer, refuse_contradictions
 from lightning_dar.commands.hardware import check_gpu, check_launch, settle_precision
 from lightning_dar.commands.notice import notice
 from lightning_dar.commands.parser import OneLine, add_plugins, use_plugins
+from lightning_dar.commands.save_config import SaveConfig
 from lightning_dar.commands.table import table
 from lightning_dar.data import TextData
 from lightning_dar.data.units import parse_part
 from lightning_dar.errors import TrainingError, UsageError
-from lightning_dar.residual import ResidualConfig
-from lightning_dar.residual.build import checked_options
-from lightning_dar.residual.registry import residual_class
 from lightning_dar.training import LanguageModel
 from lightning_dar.training.saving import WholeFiles
 
@@ -58,7 +56,6 @@ DEFAULT_CALLBACKS = [
     {"class_path": "callbacks.Interruption"},
 ]
 DOMAIN_METRICS = ("loss", "perplexity", "bits_per_byte")
-IN_THE_OPTIMIZER = {"lr", "routing_lr", "weight_decay", "decay", "betas", "eps"}  # restored with its state
 FOUND_BY_LIGHTNING = ("last", "best", "hpc", "registry")  # `last` for fit is found by us
 VALIDATE_TRAINER = {
     "logger": False,
@@ -97,39 +94,6 @@ class RoutedTrainer(Trainer):
 def _counts(manifest: dict[str, Any]) -> str:
     tokens = ", ".join(f"{manifest[split]['tokens']:,} {split} tokens" for split in ("train", "val"))
     return f"{tokens}, {manifest['vocab_size']:,} ids"
-
-
-class SaveConfig(SaveConfigCallback):
-    """Writes config.yaml beside the logs, and the trainer's part of it into every checkpoint, so that
-    `fit --ckpt_path` alone continues a run as it was set up."""
-
-    def __init__(
-        self, parser: LightningArgumentParser, config: Namespace, given: dict[str, Any] | None = None, **options: Any
-    ):
-        """
-        Args:
-            given: settings, by key, as they were before a run that goes on changed them: who uses the file again
-                starts a run of its own.
-        """
-        config = config.clone()
-        for key, value in (given or {}).items():
-            config[key] = value
-        super().__init__(parser, config, **options)
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if stage == "fit" and trainer.logger is not None:
-            super().setup(trainer, pl_module, stage)
-
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        checkpoint[TRAINER_KEY] = self._settings
-        checkpoint[RUN_KEY] = trainer.loggers[0].version if trainer.loggers else None
-        for logger in trainer.loggers:
-            logger.save()  # what comes before a checkpoint is not logged again after it
-
-    @cached_property
-    def _settings(self) -> dict[str, Any]:
-        config = json.loads(self.parser.dump(self.config, format="json", skip_none=False))
-        return {key: config.get(key) for key in ("trainer", "seed_everything")}
 
 
 class OneLineParser(OneLine, LightningArgumentParser):
@@ -244,35 +208,6 @@ class RoutedCLI(LightningCLI):
             self._override(model={"init_from": path})
             self.config[subcommand].ckpt_path = None
 
-    def _refuse_contradictions(self) -> None:
-        """Raises UsageError where an option asks for another network than the checkpoint's."""
-        description, model = self.checkpoint.description, self._get(self.config, "model")
-        saved = description["residual"]
-        cls = residual_class(saved["name"], description["plugin"])
-        asked = {key: model[key] for key in description["architecture"]} | {"residual.name": model.residual.name}
-        has = description["architecture"] | {"residual.name": saved["name"]}
-        if model.residual.name == saved["name"]:
-            for values, options in ((asked, model.residual.options), (has, saved["options"])):
-                checked = checked_options(ResidualConfig(name=saved["name"], options=options), cls)
-                values |= {f"residual.options.{key}": value for key, value in checked.items()}
-        for key, value in asked.items():
-            value = value.as_dict() if isinstance(value, Namespace) else value
-            if value is not None and value != has.get(key):
-                raise UsageError(f"model.{key}={value}: the checkpoint has {has.get(key)}; leave it unset")
-        if self.subcommand == "fit":
-            self._refuse_another_optimizer(model.optimizer)
-
-    def _refuse_another_optimizer(self, asked: Namespace) -> None:
-        """Raises UsageError for what a resumed optimizer would take from the checkpoint without a word."""
-        saved = self.checkpoint.content[MODEL_KEY].get("optimizer", {})
-        for key in IN_THE_OPTIMIZER & saved.keys():
-            value, has = (list(each) if isinstance(each, tuple) else each for each in (asked[key], saved[key]))
-            if value != has:
-                raise UsageError(
-                    f"model.optimizer.{key}={value}: the optimizer in the checkpoint has {has} and goes on with it; "
-                    f"leave it so, or start anew from the weights by --model.init_from {self.checkpoint.path}"
-                )
-
     def _parse_ckpt_path(self) -> None:
         """LightningCLI's own way of taking settings from a checkpoint, which `parse_arguments` replaces."""
 
@@ -292,7 +227,9 @@ class RoutedCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         use_plugins(self._get(self.config, "plugins"))
         if self.checkpoint is not None:
-            self._refuse_contradictions()
+            refuse_contradictions(self.checkpoint, self._get(self.config, "model"))
+            if self.subcommand == "fit":
+                refuse_another_optimizer(self.checkpoint, self._get(self.config, "model").optimizer)
         trainer = self._get(self.config, "trainer")
         if self.subcommand != "prepare":
             check_gpu(trainer.accelerator)

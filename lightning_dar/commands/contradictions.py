@@ -1,0 +1,41 @@
+"""Options that ask for something else than the checkpoint that they are given with."""
+
+from jsonargparse import Namespace
+
+from lightning_dar.checkpoint.load import Checkpoint
+from lightning_dar.checkpoint.settings import MODEL_KEY
+from lightning_dar.errors import UsageError
+from lightning_dar.residual import ResidualConfig
+from lightning_dar.residual.build import checked_options
+from lightning_dar.residual.registry import residual_class
+
+IN_THE_OPTIMIZER = {"lr", "routing_lr", "weight_decay", "decay", "betas", "eps"}  # restored with its state
+
+
+def refuse_contradictions(checkpoint: Checkpoint, model: Namespace) -> None:
+    """Raises UsageError where an option asks for another network than the checkpoint's."""
+    description = checkpoint.description
+    saved = description["residual"]
+    cls = residual_class(saved["name"], description["plugin"])
+    asked = {key: model[key] for key in description["architecture"]} | {"residual.name": model.residual.name}
+    has = description["architecture"] | {"residual.name": saved["name"]}
+    if model.residual.name == saved["name"]:
+        for values, options in ((asked, model.residual.options), (has, saved["options"])):
+            checked = checked_options(ResidualConfig(name=saved["name"], options=options), cls)
+            values |= {f"residual.options.{key}": value for key, value in checked.items()}
+    for key, value in asked.items():
+        value = value.as_dict() if isinstance(value, Namespace) else value
+        if value is not None and value != has.get(key):
+            raise UsageError(f"model.{key}={value}: the checkpoint has {has.get(key)}; leave it unset")
+
+
+def refuse_another_optimizer(checkpoint: Checkpoint, asked: Namespace) -> None:
+    """Raises UsageError for what a resumed optimizer would take from the checkpoint without a word."""
+    saved = checkpoint.content[MODEL_KEY].get("optimizer", {})
+    for key in IN_THE_OPTIMIZER & saved.keys():
+        value, has = (list(each) if isinstance(each, tuple) else each for each in (asked[key], saved[key]))
+        if value != has:
+            raise UsageError(
+                f"model.optimizer.{key}={value}: the optimizer in the checkpoint has {has} and goes on with it; "
+                f"leave it so, or start anew from the weights by --model.init_from {checkpoint.path}"
+            )

@@ -1,0 +1,45 @@
+"""The settings of a run, beside its logs and in its checkpoints."""
+
+import json
+from functools import cached_property
+from typing import Any
+
+from jsonargparse import Namespace
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.cli import LightningArgumentParser, SaveConfigCallback
+
+from lightning_dar.checkpoint.settings import TRAINER_KEY
+from lightning_dar.commands.continued import RUN_KEY
+
+
+class SaveConfig(SaveConfigCallback):
+    """Writes config.yaml beside the logs, and the trainer's part of it into every checkpoint, so that
+    `fit --ckpt_path` alone continues a run as it was set up."""
+
+    def __init__(
+        self, parser: LightningArgumentParser, config: Namespace, given: dict[str, Any] | None = None, **options: Any
+    ):
+        """
+        Args:
+            given: settings, by key, as they were before a run that goes on changed them: who uses the file again
+                starts a run of its own.
+        """
+        config = config.clone()
+        for key, value in (given or {}).items():
+            config[key] = value
+        super().__init__(parser, config, **options)
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit" and trainer.logger is not None:
+            super().setup(trainer, pl_module, stage)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint[TRAINER_KEY] = self._settings
+        checkpoint[RUN_KEY] = trainer.loggers[0].version if trainer.loggers else None
+        for logger in trainer.loggers:
+            logger.save()  # what comes before a checkpoint is not logged again after it
+
+    @cached_property
+    def _settings(self) -> dict[str, Any]:
+        config = json.loads(self.parser.dump(self.config, format="json", skip_none=False))
+        return {key: config.get(key) for key in ("trainer", "seed_everything")}
