@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs_to_kill import CHECKPOINTS, Runs, at_hook, send
+from runs_to_kill import CHECKPOINTS, SHARDED, Runs, at_hook, send
 from states import different
+
+from lightning_dar.checkpoint.load import open_checkpoint
+from lightning_dar.checkpoint.saved import steps_of
 
 ROUTED = {
     "model__residual__name": "delta-sublayer",
@@ -73,6 +76,17 @@ def test_a_signal_to_all_processes_leaves_the_workers_at_work(number, new_runs):
 def signal_to_the_group(number: int) -> None:
     os.setsid()
     at_hook("on_train_batch_start", 6, lambda: os.killpg(0, number))
+
+
+def test_a_file_and_a_sharded_folder_take_each_others_place(new_runs):
+    runs, file = new_runs("changed"), {"trainer__strategy__class_path": "lightning_dar.training.FSDP2"}
+    for options, steps in ((SHARDED, 3), (file, 6), (SHARDED, 9)):
+        before = {0: interrupted_at("on_train_batch_start", 3)}
+        done = runs.fit("--ckpt_path=last", processes=2, **options, before=before).check()
+        assert f"interrupted after {steps} steps" in done.said
+        path = runs.folder / CHECKPOINTS / "interrupted.ckpt"
+        assert path.is_dir() == (options is SHARDED)
+        assert steps_of(open_checkpoint(path)) == steps
 
 
 def test_it_saves_where_last_looks(new_runs):
