@@ -18,7 +18,7 @@ def held_bytes(forward: Callable[[], Tensor], owned: Iterable[Tensor]) -> int:
         forward: runs the forward pass and returns its loss.
         owned: parameters and inputs, which live anyway.
     """
-    before = [*owned, *_tensors()]  # kept, so that no address is used again
+    before = [*owned, *live_tensors()]  # kept, so that no address is used again
     gc.freeze()  # from here on the collector looks at what the forward makes, not at a million older objects
     saved: dict[int, Tensor] = {}
 
@@ -30,7 +30,7 @@ def held_bytes(forward: Callable[[], Tensor], owned: Iterable[Tensor]) -> int:
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             loss = forward()
         gc.collect()
-        after = _tensors()
+        after = live_tensors()
     finally:
         gc.unfreeze()
     sizes = {pointer: tensor.untyped_storage().nbytes() for pointer, tensor in saved.items()}
@@ -40,7 +40,7 @@ def held_bytes(forward: Callable[[], Tensor], owned: Iterable[Tensor]) -> int:
     return sum(size for pointer, size in sizes.items() if pointer not in known)
 
 
-def _tensors() -> list[Tensor]:
+def live_tensors() -> list[Tensor]:
     tensors = [item for item in gc.get_objects() if issubclass(type(item), Tensor)]
     return [item for item in tensors if not issubclass(type(item), FakeTensor)]  # what a compiler keeps has no storage
 

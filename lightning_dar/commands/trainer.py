@@ -227,9 +227,10 @@ class RoutedCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         use_plugins(self._get(self.config, "plugins"))
         if self.checkpoint is not None:
-            refuse_contradictions(self.checkpoint, self._get(self.config, "model"))
+            model = self._get(self.config, "model")
+            refuse_contradictions(self.checkpoint, model)
             if self.subcommand == "fit":
-                refuse_another_optimizer(self.checkpoint, self._get(self.config, "model").optimizer)
+                refuse_another_optimizer(self.checkpoint, model.optimizer)
         trainer = self._get(self.config, "trainer")
         if self.subcommand != "prepare":
             check_gpu(trainer.accelerator)

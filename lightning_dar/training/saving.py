@@ -42,7 +42,8 @@ class WholeFiles(TorchCheckpointIO):
         if "://" in str(path):
             super().remove_checkpoint(path)
             return
-        path, gone = Path(path), partial_of(Path(path))
+        path = Path(path)
+        gone = partial_of(path)
         if path.exists():
             remove(gone)
             path.rename(gone)

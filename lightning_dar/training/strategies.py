@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from lightning.fabric.strategies.fsdp import _get_full_state_dict_context
 from lightning.pytorch import LightningModule
-from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, Strategy
+from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
 from torch import nn
 from torch.optim import Optimizer
 
@@ -51,7 +51,8 @@ class FSDP2(ModelParallelStrategy):
     ) -> None:
         """A folder gets its name when all its parts are on disk. Raises TrainingError as `WholeFiles` does."""
         if not self._save_distributed_checkpoint:
-            _save_single_file(self, checkpoint, filepath)
+            # Past Lightning's own, which removes a sharded folder of that name before the file is written.
+            super(ModelParallelStrategy, self).save_checkpoint(checkpoint, filepath, storage_options)
             return
         path = Path(self.broadcast(filepath))
         with writing(path, self.is_global_zero) as partial:
@@ -103,7 +104,7 @@ class FSDP(FSDPStrategy):
         self, checkpoint: dict[str, Any], filepath: str | os.PathLike, storage_options: Any | None = None
     ) -> None:
         """Raises TrainingError as `WholeFiles` does."""
-        _save_single_file(self, checkpoint, filepath)
+        super(FSDPStrategy, self).save_checkpoint(checkpoint, filepath, storage_options)  # as in `FSDP2`
 
     def load_checkpoint(self, checkpoint_path: str | os.PathLike, weights_only: bool | None = None) -> dict[str, Any]:
         """Raises DataError as `load_single_file` does."""
@@ -142,12 +143,6 @@ class FSDP(FSDPStrategy):
             sharding_strategy=self.sharding_strategy,
             **self.kwargs,
         )
-
-
-def _save_single_file(strategy: Strategy, checkpoint: dict[str, Any], path: str | os.PathLike) -> None:
-    """Lightning's own removes a sharded folder of that name before the file is written."""
-    if strategy.is_global_zero:
-        strategy.checkpoint_io.save_checkpoint(checkpoint, path)
 
 
 def load_single_file(path: Path, model: nn.Module, optimizers: list[Optimizer]) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def test_two_checkpoints_side_by_side(run, text, tmp_path):
 
     charts = {path.stem for path in folder.glob("*.csv")}
     assert charts == {path.stem for path in folder.glob("*.png")}
-    assert not list(Path("out").glob(".*.partial"))
+    assert not list(Path("out").glob("*.partial"))
     page = (folder / "report.html").read_text()
     for sentence in report["lead"].split("\n\n"):
         assert sentence.split(":")[0] in page

@@ -5,6 +5,7 @@ import gc
 import pytest
 import torch
 
+from benchmarks.held import live_tensors
 from lightning_dar.errors import UsageError
 from lightning_dar.model import Transformer, build_transformer, resolve_config
 from lightning_dar.ops import open_history
@@ -43,8 +44,7 @@ def ids_of(seed: int = 0) -> torch.Tensor:
 def live_buffers() -> list[torch.Tensor]:
     """The live tensors of the form [M, n, D] that a depth read's buffers have for `ids_of`."""
     gc.collect()
-    tensors = (item for item in gc.get_objects() if isinstance(item, torch.Tensor))
-    return [tensor for tensor in tensors if tensor.dim() == 3 and tensor.shape[0] == 12]
+    return [tensor for tensor in live_tensors() if tensor.dim() == 3 and tensor.shape[0] == 12]
 
 
 def result(model: Transformer, ids: torch.Tensor | None = None) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -246,7 +246,7 @@ def test_checkpointed_stretches_of_the_loop(backend: str, sites: int) -> None:
 @pytest.mark.parametrize("backend", FAST)
 def test_nothing_is_kept_after_the_backward(backend: str) -> None:
     """Not even while the loss, and so the graph's skeleton, is alive."""
-    earlier = live_buffers()  # torch.compile keeps tensors of the tests before this one
+    earlier = live_buffers()  # what tests before this one may have left
     model = model_of("delta-sublayer", backend)
     logits = model(ids_of())
     loss = (logits * projection(logits)).sum()

@@ -54,7 +54,7 @@ def test_a_full_disk_ends_the_run_with_the_checkpoints_before_it(what, new_runs)
     assert "step=8.ckpt cannot be written (" in line
     assert reason in line
     if what != "the folder's last file":  # which the first rank writes alone: the others lose it while they wait
-        only_line(full.said[full.said.index("error:") :])
+        error_of(full.said)
     assert [path.name for path in (runs.folder / CHECKPOINTS).iterdir() if not path.is_symlink()] == [
         "epoch=0-step=4.ckpt"
     ]
