@@ -70,7 +70,7 @@ def convert(asked: Conversion) -> list[str]:
     source = open_checkpoint(asked.source)
     check_output(output, Path(asked.source), asked.overwrite)
     target = rewire(source, asked.residual, asked.allow_disturbance)
-    lines = [_summary(source, target)]
+    lines = [_summary(source, target), *source.notes]
     tensors, files = _layout(target, asked.format, dtype)
     dtypes = {name: dtype or info.dtype for name, info in tensors.infos.items()}
     num_bytes = sum(TensorInfo(info.shape, dtypes[name]).num_bytes for name, info in tensors.infos.items())

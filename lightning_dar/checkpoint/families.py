@@ -4,7 +4,6 @@
 row of a parameter of ours that is stacked over sites.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,8 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lightning_dar.checkpoint.copies import EMBEDDING, HEAD, left_out
 from lightning_dar.checkpoint.tensors import TensorInfo, Tensors
 from lightning_dar.errors import DataError
+from lightning_dar.model import TransformerConfig
 
 TRANSFORMERS_NAMES = {
     "model.embed_tokens.weight": "embed.weight",
@@ -50,7 +51,6 @@ RELEASED_ROUTING_NAMES = {
     "model.final_res_proj.weight": "residual.query[{sites}]",
     "model.final_res_norm.weight": "residual.gain[{sites}]",
 }
-DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")  # old checkpoints keep these
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,14 +95,22 @@ def name_table(family: str, num_layers: int, ours: Mapping[str, TensorInfo]) -> 
 class Renamed(Tensors):
     """A family's tensors under our names, rows stacked.
 
+    Args:
+        theirs: tensors under the family's names.
+        family: key of `FAMILIES`.
+        config: the architecture.
+        ours: the parameters that our model has.
+
     Raises:
         DataError: tensors that are missing, unknown or wrongly shaped; all of them, at once.
     """
 
-    def __init__(self, theirs: Tensors, family: str, num_layers: int, ours: Mapping[str, TensorInfo]):
+    def __init__(self, theirs: Tensors, family: str, config: TransformerConfig, ours: Mapping[str, TensorInfo]):
         self._theirs = theirs
-        table = name_table(family, num_layers, ours)
-        _check(theirs, table, ours)
+        table = name_table(family, config.num_layers, ours)
+        if config.tie_embeddings and EMBEDDING not in theirs.infos and HEAD in theirs.infos:
+            table[HEAD] = table.pop(EMBEDDING)  # the one of the two that is stored counts for both
+        _check(theirs, table, ours, left_out(theirs, config))
         self._sources: dict[str, list[str]] = {}
         for source, place in sorted(table.items(), key=lambda item: item[1].row or 0):
             self._sources.setdefault(place.name, []).append(source)
@@ -140,10 +148,8 @@ class Exported(Tensors):
         return self._ours.pieces(self._name[name])
 
 
-def _check(theirs: Tensors, table: Mapping[str, Place], ours: Mapping[str, TensorInfo]) -> None:
-    found = {name for name in theirs.infos if not DERIVED.fullmatch(name)}
-    if "head.weight" not in ours:
-        found.discard("lm_head.weight")  # a copy of the embedding that some tools save with it
+def _check(theirs: Tensors, table: Mapping[str, Place], ours: Mapping[str, TensorInfo], known: set[str]) -> None:
+    found = set(theirs.infos) - known
     problems = [f"missing {name}" for name in table if name not in found]
     problems += [f"unknown {name}" for name in sorted(found) if name not in table]
     for name in found & set(table):

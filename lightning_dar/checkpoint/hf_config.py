@@ -4,19 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning_dar.checkpoint.families import FAMILIES
+from lightning_dar.checkpoint.hf_rope import portable_rope_fields, read_rope
+from lightning_dar.checkpoint.hf_values import flag, positive, size
 from lightning_dar.errors import DataError, UsageError
-from lightning_dar.model import RopeScaling, TransformerConfig
+from lightning_dar.model import TransformerConfig
 from lightning_dar.residual import ResidualConfig
 
-LIMITS = {  # far above every real model; a config beyond them is damaged or hostile
-    "vocab_size": 2**24,
-    "hidden_size": 2**17,
-    "num_hidden_layers": 2**10,
-    "num_attention_heads": 2**13,
-    "num_key_value_heads": 2**13,
-    "head_dim": 2**13,
-    "intermediate_size": 2**20,
-}
 RELEASED_MODES = {  # mode -> strategy and options; num_blocks is added where the strategy takes it
     "block": ("attnres", {"granularity": "block"}),
     "full": ("attnres", {"granularity": "sublayer"}),
@@ -39,23 +32,23 @@ def read_config(hf: Mapping[str, Any]) -> tuple[TransformerConfig, ResidualConfi
         mixture = " (a mixture of experts)" if "moe" in str(family) or family == "mixtral" else ""
         raise DataError(f"config.json: model_type {family!r}{mixture}; convertible are {', '.join(FAMILIES)}")
     _refuse_features(hf, family)
-    heads = _size(hf, "num_attention_heads")
-    hidden = _size(hf, "hidden_size")
+    heads, hidden = size(hf, "num_attention_heads"), size(hf, "hidden_size")
+    rope_theta, rope_scaling = read_rope(hf)
     try:
         config = TransformerConfig(
-            vocab_size=_size(hf, "vocab_size"),
+            vocab_size=size(hf, "vocab_size"),
             hidden_size=hidden,
-            num_layers=_size(hf, "num_hidden_layers"),
+            num_layers=size(hf, "num_hidden_layers"),
             num_heads=heads,
-            num_kv_heads=_size(hf, "num_key_value_heads", {"mistral": 8, "llama": heads}.get(family, 32)),
-            head_dim=_size(hf, "head_dim", 128 if family == "qwen3" else hidden // heads),
-            intermediate_size=_size(hf, "intermediate_size"),
-            norm_eps=_positive(hf, "rms_norm_eps", 1e-6),
-            rope_theta=_positive({**hf, **_rope(hf)}, "rope_theta", 10_000.0),
-            rope_scaling=_rope_scaling(hf),
+            num_kv_heads=size(hf, "num_key_value_heads", {"mistral": 8, "llama": heads}.get(family, 32), null=heads),
+            head_dim=size(hf, "head_dim", 128 if family == "qwen3" else hidden // heads, null=hidden // heads),
+            intermediate_size=size(hf, "intermediate_size"),
+            norm_eps=positive(hf, "rms_norm_eps", 1e-6),
+            rope_theta=rope_theta,
+            rope_scaling=rope_scaling,
             qk_norm=FAMILIES[family].qk_norm,
             qkv_bias=FAMILIES[family].qkv_bias,
-            tie_embeddings=bool(hf.get("tie_word_embeddings", False)),
+            tie_embeddings=flag(hf, "tie_word_embeddings", False),
         )
         return config, _residual(hf) if family == "qwen3_attnres" else ResidualConfig(name="standard")
     except UsageError as error:
@@ -75,7 +68,7 @@ def write_config(config: TransformerConfig, origin: Mapping[str, Any] | None, se
     """
     family = family_of(config, origin)
     if origin is not None and origin["model_type"] == family and read_config(origin)[0] == config:
-        return dict(origin)
+        return {**origin, **portable_rope_fields(config)}
     fields = {
         "model_type": family,
         "architectures": [FAMILIES[family].architecture],
@@ -86,7 +79,7 @@ def write_config(config: TransformerConfig, origin: Mapping[str, Any] | None, se
         "tie_word_embeddings": config.tie_embeddings,
         "hidden_act": "silu",
         "max_position_embeddings": seq_len or DEFAULT_MAX_POSITIONS,
-        **rope_fields(config),
+        **portable_rope_fields(config),
         **({"sliding_window": None} if family == "mistral" else {}),
     }
     return fields | kept_fields(origin)
@@ -107,24 +100,6 @@ def size_fields(config: TransformerConfig) -> dict[str, Any]:
         "num_key_value_heads": config.num_kv_heads,
         "head_dim": config.head_dim,
     }
-
-
-def rope_fields(config: TransformerConfig) -> dict[str, Any]:
-    """The rotary embeddings as transformers writes them, and `rope_theta` for readers before version 5."""
-    scaling = config.rope_scaling
-    if scaling is None:
-        return {
-            "rope_theta": config.rope_theta,
-            "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
-        }
-    llama3 = {
-        "rope_type": "llama3",
-        "factor": scaling.factor,
-        "low_freq_factor": scaling.low_freq_factor,
-        "high_freq_factor": scaling.high_freq_factor,
-        "original_max_position_embeddings": scaling.original_max_positions,
-    }
-    return {"rope_theta": config.rope_theta, "rope_parameters": {**llama3, "rope_theta": config.rope_theta}}
 
 
 def family_of(config: TransformerConfig, origin: Mapping[str, Any] | None = None) -> str:
@@ -152,6 +127,10 @@ def _refuse_features(hf: Mapping[str, Any], family: str) -> None:
             raise DataError(
                 f"config.json: {name}={hf[name]}: a mixture of experts cannot be converted; use a dense one"
             )
+    if hf.get("per_layer_config"):
+        raise DataError("config.json: per_layer_config: all layers of the model have the same sizes")
+    if not hf.get("is_causal", True):
+        raise DataError("config.json: is_causal=false: the model's attention is causal")
     if hf.get("hidden_act", "silu") not in ("silu", "swish"):
         raise DataError(f"config.json: hidden_act={hf['hidden_act']!r}: the model's MLP is SwiGLU, silu only")
     for name in ("attention_bias", "mlp_bias"):
@@ -161,47 +140,24 @@ def _refuse_features(hf: Mapping[str, Any], family: str) -> None:
 
 
 def _refuse_sliding_window(hf: Mapping[str, Any], family: str) -> None:
-    window = hf.get("sliding_window", 4096 if family in ("mistral", "qwen2", "qwen3") else None)
-    layers = hf.get("layer_types")
-    if isinstance(layers, list) and layers:
-        in_force = any(kind != "full_attention" for kind in layers)
-    elif family == "mistral":
-        in_force = True
+    layers, window = hf.get("layer_types"), hf.get("sliding_window", 4096)
+    if layers is not None and (not isinstance(layers, list) or len(layers) != hf.get("num_hidden_layers")):
+        raise DataError(f"config.json: layer_types={layers!r} must name the kind of each of num_hidden_layers")
+    by_layer = [kind for kind in layers or [] if kind != "full_attention"]
+    if family == "mistral":
+        in_force = window is not None
+    elif layers is None and family != "llama":
+        in_force = bool(hf.get("use_sliding_window")) and window is not None
     else:
-        in_force = bool(hf.get("use_sliding_window"))
-    if in_force and window is not None:
+        in_force = False
+    if in_force or by_layer:
+        kinds = f", layer_types has {by_layer[0]!r}" if by_layer else ""
         raise DataError(
-            f"config.json: sliding_window={window} is in force: the model attends to all earlier tokens; for texts of "
-            f'at most {window} tokens the two are equal, then set "sliding_window" to null in config.json'
+            f"config.json: sliding_window={window} is in force{kinds}: the model attends to all earlier tokens; for "
+            f'texts of at most {window} tokens the two are equal, then set "sliding_window" to null'
+            + (' and all "layer_types" to "full_attention"' if by_layer else "")
+            + " in config.json"
         )
-
-
-def _rope(hf: Mapping[str, Any]) -> dict[str, Any]:
-    merged = {}
-    for name in ("rope_scaling", "rope_parameters"):  # before and since transformers 5
-        part = hf.get(name) or {}
-        if not isinstance(part, dict) or any(isinstance(value, dict) for value in part.values()):
-            raise DataError(f"config.json: {name}: rotary embeddings that differ by layer cannot be converted")
-        merged |= part
-    return merged
-
-
-def _rope_scaling(hf: Mapping[str, Any]) -> RopeScaling | None:
-    rope = _rope(hf)
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    for fields in (hf, rope):
-        if fields.get("partial_rotary_factor", 1) != 1:
-            raise DataError(f"config.json: partial_rotary_factor={fields['partial_rotary_factor']} is not supported")
-    if kind == "default":
-        return None
-    if kind != "llama3":
-        raise DataError(f"config.json: rope scaling {kind!r} is not supported; default and llama3 are")
-    return RopeScaling(
-        factor=_positive(rope, "factor"),
-        low_freq_factor=_positive(rope, "low_freq_factor"),
-        high_freq_factor=_positive(rope, "high_freq_factor"),
-        original_max_positions=int(_positive(rope, "original_max_position_embeddings")),
-    )
 
 
 def _residual(hf: Mapping[str, Any]) -> ResidualConfig:
@@ -213,28 +169,10 @@ def _residual(hf: Mapping[str, Any]) -> ResidualConfig:
     name, options = RELEASED_MODES[mode]
     options = dict(options)
     if mode in ("block", "delta_block"):
-        options["num_blocks"] = _size({**hf, "num_blocks": hf.get("attnres_num_blocks")}, "num_blocks")
+        options["num_blocks"] = size({**hf, "num_blocks": hf.get("attnres_num_blocks")}, "num_blocks")
     null_source = bool(hf.get("attnres_use_null_source", False))
     if name == "attnres":
         if RELEASED_GATES[gate] != "none" or null_source:
             raise DataError(f"config.json: attnres_mode {mode!r} with a gate or a null source is not supported")
         return ResidualConfig(name=name, options=options)
     return ResidualConfig(name=name, options={**options, "gate": RELEASED_GATES[gate], "null_source": null_source})
-
-
-def _size(hf: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    value = hf.get(name)
-    value = default if value is None else value
-    if value is None:
-        raise DataError(f"config.json: {name} is missing")
-    limit = LIMITS.get(name, 2**12)
-    if type(value) is not int or not 1 <= value <= limit:
-        raise DataError(f"config.json: {name}={value!r} must be a whole number from 1 to {limit}")
-    return value
-
-
-def _positive(fields: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    value = fields.get(name, default)
-    if type(value) not in (int, float) or not 0 < value < float("inf"):
-        raise DataError(f"config.json: {name}={value!r} must be a positive number")
-    return float(value)

@@ -5,7 +5,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from lightning_dar.checkpoint.hf_config import DEFAULT_MAX_POSITIONS, kept_fields, rope_fields, size_fields
+from lightning_dar.checkpoint.hf_config import DEFAULT_MAX_POSITIONS, kept_fields, size_fields
+from lightning_dar.checkpoint.hf_rope import rope_fields
 from lightning_dar.checkpoint.load import HF_DESCRIPTION_KEY, Checkpoint
 from lightning_dar.errors import UsageError
 from lightning_dar.residual.build import checked_options

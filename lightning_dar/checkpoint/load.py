@@ -6,7 +6,8 @@ FOLDER/lightning_dar.json, model.safetensors  written by `convert`
 FOLDER/config.json, *.safetensors             of others: see `families.py`
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from lightning_dar.checkpoint.copies import untied_where_different
 from lightning_dar.checkpoint.description import DESCRIPTION_KEY, FORMAT, describe
 from lightning_dar.checkpoint.families import Renamed
 from lightning_dar.checkpoint.hf_config import read_config
@@ -57,6 +59,7 @@ class Checkpoint:
         tensors: the parameters of a `Transformer`.
         content: what else Lightning saved in it: hyperparameters, settings of data and trainer.
         files: tokenizer and other files that go with the model, by name.
+        notes: what its weights say otherwise than its `config.json`, or hold twice.
     """
 
     path: Path
@@ -64,6 +67,7 @@ class Checkpoint:
     tensors: Tensors
     content: dict[str, Any] = field(default_factory=dict)
     files: dict[str, Path] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def config(self) -> TransformerConfig:
@@ -242,15 +246,25 @@ def _foreign_folder(folder: Path) -> Checkpoint:
     hf = read_json_object(file_inside(folder, CONFIG_FILE))
     if HF_DESCRIPTION_KEY in hf:
         return _own_hf_folder(folder, hf)
-    try:
+    with _named(folder):
         config, residual = read_config(hf)
+    theirs, files = SafetensorsFiles(folder), _carried(folder)
+    with _named(folder):
+        config, notes = untied_where_different(config, theirs)
+        model = build_on_meta(config, residual)
+        tensors = Renamed(theirs, hf["model_type"], config, tensor_infos(model))
+    hf = {**hf, "tie_word_embeddings": config.tie_embeddings}
+    description = describe(config, model.residual, residual, _tokenizer(files), hf)
+    return Checkpoint(path=folder, description=description, tensors=tensors, files=files, notes=notes)
+
+
+@contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """Errors of the block name the folder."""
+    try:
+        yield
     except DataError as error:
         raise DataError(f"{folder}: {error}") from error
-    tensors, files = SafetensorsFiles(folder), _carried(folder)
-    model = build_on_meta(config, residual)
-    description = describe(config, model.residual, residual, _tokenizer(files), hf)
-    tensors = Renamed(tensors, hf["model_type"], config.num_layers, tensor_infos(model))
-    return Checkpoint(path=folder, description=description, tensors=tensors, files=files)
 
 
 def _own_hf_folder(folder: Path, hf: dict[str, Any]) -> Checkpoint:

@@ -21,14 +21,18 @@ def rope_angles(
 
     Computed anew each forward (a few kilobytes), so that the model has no buffer to lose on the meta device.
     """
-    exponent = torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim
-    frequency = theta**-exponent  # radians per token
-    if scaling is not None:
-        frequency = _scaled(frequency, scaling)
+    frequency = rope_frequencies(head_dim, theta, device, scaling)
     position = torch.arange(start, start + seq_len, device=device, dtype=torch.float32)
     angle = torch.outer(position, frequency)
     cos, sin = angle.cos(), angle.sin()
     return torch.cat([cos, cos], dim=-1)[:, None, :], torch.cat([-sin, sin], dim=-1)[:, None, :]
+
+
+def rope_frequencies(head_dim: int, theta: float, device: torch.device, scaling: RopeScaling | None = None) -> Tensor:
+    """Radians per token, fp32 [head_dim / 2]."""
+    exponent = torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim
+    frequency = theta**-exponent
+    return frequency if scaling is None else _scaled(frequency, scaling)
 
 
 def _scaled(frequency: Tensor, scaling: RopeScaling) -> Tensor:
