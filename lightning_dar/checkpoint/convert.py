@@ -11,10 +11,10 @@ import torch
 from lightning_dar.checkpoint.families import Exported
 from lightning_dar.checkpoint.hf_config import family_of, write_config
 from lightning_dar.checkpoint.hf_export import code_files, routed_config
+from lightning_dar.checkpoint.hf_fields import hf_name
 from lightning_dar.checkpoint.load import (
     CONFIG_FILE,
     DESCRIPTION_FILE,
-    MODEL_PREFIX,
     TOKENIZER_FILE,
     Checkpoint,
     open_checkpoint,
@@ -23,7 +23,7 @@ from lightning_dar.checkpoint.output import check_output, new_folder
 from lightning_dar.checkpoint.rewire import rewire
 from lightning_dar.checkpoint.safetensors_files import SINGLE, write_safetensors
 from lightning_dar.checkpoint.settings import portable_settings
-from lightning_dar.checkpoint.tensors import FLOATS, Prefixed, TensorInfo, Tensors
+from lightning_dar.checkpoint.tensors import FLOATS, TensorInfo, Tensors, Translated
 from lightning_dar.checkpoint.verify import measure_disturbance, verify
 from lightning_dar.data.tokenizer import BYTES_JSON, Tokenizer
 from lightning_dar.residual import ResidualConfig
@@ -108,7 +108,7 @@ def _layout(target: Checkpoint, form: Format, dtype: torch.dtype | None) -> tupl
         config = write_config(target.config, origin, target.seq_len)
         tensors = Exported(target.tensors, family_of(target.config, origin), target.config.num_layers)
     else:
-        config, tensors = routed_config(target), Prefixed(target.tensors, MODEL_PREFIX)
+        config, tensors = routed_config(target), Translated(target.tensors, hf_name)
         files |= code_files(target)
     config["dtype"] = str(stored).removeprefix("torch.")
     if TOKENIZER_FILE in files and "tokenizer_config.json" not in files:

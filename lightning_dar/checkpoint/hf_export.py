@@ -5,7 +5,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from lightning_dar.checkpoint.hf_config import DEFAULT_MAX_POSITIONS, kept_fields, size_fields
+from lightning_dar.checkpoint.hf_config import DEFAULT_MAX_POSITIONS, kept_fields
+from lightning_dar.checkpoint.hf_fields import SIZES
 from lightning_dar.checkpoint.hf_rope import rope_fields
 from lightning_dar.checkpoint.load import HF_DESCRIPTION_KEY, Checkpoint
 from lightning_dar.errors import UsageError
@@ -35,8 +36,7 @@ def routed_config(target: Checkpoint) -> dict[str, Any]:
             "AutoModelForCausalLM": f"{FILE_NAMES[MODELING]}.RoutedForCausalLM",
         },
         HF_DESCRIPTION_KEY: kept,
-        **size_fields(config),
-        "tie_word_embeddings": config.tie_embeddings,
+        **{name: getattr(config, ours) for name, ours in SIZES.items()},
         "max_position_embeddings": target.seq_len or DEFAULT_MAX_POSITIONS,
         **rope_fields(config),
         **kept_fields(origin),

@@ -1,32 +1,129 @@
-"""A routed model for transformers, with generation and its cache. `hf_export.py` copies this file, and the files that
-it imports, into the folders it writes; the strategy imported here is exchanged for the model's own."""
+"""A routed model for transformers: Qwen3ForCausalLM's interface around the transformer with its residual strategy.
 
+This file and those of this package that it imports travel with the folders that `hf_export.py` writes; there the
+strategy imported in `hf_routing.py` is exchanged for the model's own.
+"""
+
+from difflib import get_close_matches
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedModel
-from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.utils import TransformersKwargs, can_return_tuple, logging
 
+from lightning_dar.checkpoint.hf_attention import TransformersAttention, TransformersContext, causal_mask, checked_cache
 from lightning_dar.checkpoint.hf_configuration import RoutedConfig
+from lightning_dar.checkpoint.hf_routing import AddressableStrategy, refuse_unknown_targets
 from lightning_dar.model.config import TransformerConfig
+from lightning_dar.model.rope import rope_angles
 from lightning_dar.model.transformer import Transformer
 from lightning_dar.residual.base import Shape
-from lightning_dar.residual.standard import Standard as Strategy
 
 CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"  # new and old name
+KEYWORDS = frozenset(TransformersKwargs.__annotations__) | {
+    "shift_labels",
+    "ignore_index",
+    "is_causal",
+    "cache_position",
+}
+
+logger = logging.get_logger(__name__)
 
 
-class TransformersCache:
-    """transformers' cache, seen as ours: its heads come before its tokens."""
+class RoutedTransformer(Transformer):
+    """The transformer without its head, called as the base models of transformers are."""
 
-    def __init__(self, cache: Cache):
-        self.cache, self.length = cache, cache.get_seq_length()
+    attention = TransformersAttention
 
-    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        keys, values = self.cache.update(k.transpose(1, 2), v.transpose(1, 2), layer)
-        return keys.transpose(1, 2), values.transpose(1, 2)
+    def __init__(self, config: RoutedConfig):
+        sizes = {**config.checked_architecture(), "attention_backend": "sdpa", "tie_embeddings": True}
+        sizes = TransformerConfig(**sizes)
+        shape = Shape(num_layers=sizes.num_layers, hidden_size=sizes.hidden_size, eps=sizes.norm_eps)
+        super().__init__(sizes, AddressableStrategy(shape, **config.lightning_dar["residual"]["options"]))
+        self.embed_tokens = self.embed
+        del self.embed
+        self.hf_config, self.gradient_checkpointing = config, False
+        for attention in self.sublayers[::2]:
+            attention.config = config
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Any = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        cache: Cache | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | int | list[int] | None = None,
+        return_dict: bool | None = None,
+        **keywords: Any,
+    ) -> BaseModelOutputWithPast | tuple[Any, ...]:
+        """Hidden states [B, T, D] after the final norm; arguments as for `RoutedForCausalLM`."""
+        keywords = _known(keywords)
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("You must specify exactly one of input_ids or inputs_embeds")
+        config = self.hf_config
+        output_attentions = config.output_attentions if output_attentions is None else output_attentions
+        if output_attentions and config._attn_implementation != "eager":
+            raise ValueError(
+                f"output_attentions: attn_implementation={config._attn_implementation!r} holds no attention weights; "
+                'load the model with attn_implementation="eager"'
+            )
+        embeddings = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        cache, use_cache = self._cache(cache, past_key_values, use_cache)
+        context = self._context(embeddings, attention_mask, position_ids, cache, keywords)
+        state = self.residual.start(embeddings)
+        for layer in range(self.config.num_layers):
+            state = self._layer(layer, state, context)
+        hidden = self.norm(self.residual.finish(state))
+        wanted = config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        output = BaseModelOutputWithPast(
+            last_hidden_state=hidden,
+            hidden_states=_chosen([*context.inputs.values(), hidden], wanted),
+            attentions=tuple(context.weights.values()) if output_attentions else None,
+            **{CACHE: cache if use_cache else None},
+        )
+        return_dict = config.return_dict if return_dict is None else return_dict
+        return output if return_dict else output.to_tuple()
+
+    def _cache(self, cache: Any, past: Any, use_cache: bool | None) -> tuple[Cache | None, bool]:
+        """The cache of this call, and whether it is handed back."""
+        if cache is not None and past is not None:
+            raise ValueError("give one of cache and past_key_values: they are the new and the old name of one argument")
+        cache = checked_cache(past if cache is None else cache)
+        use_cache = self.hf_config.use_cache if use_cache is None else use_cache
+        if self._checkpoints():
+            if cache is not None:
+                raise ValueError("past_key_values: a cache cannot be used in training with gradient checkpointing")
+            return None, False
+        return DynamicCache(config=self.hf_config) if use_cache and cache is None else cache, use_cache
+
+    def _context(
+        self, embeddings: Tensor, mask: Any, positions: Tensor | None, cache: Cache | None, keywords: dict[str, Any]
+    ) -> TransformersContext:
+        places = keywords.pop("cache_position", None)
+        if places is None:
+            seen = 0 if cache is None else cache.get_seq_length()
+            places = torch.arange(embeddings.shape[1], device=embeddings.device) + seen
+        positions = places[None] if positions is None else positions
+        sizes = self.config
+        cos, sin = rope_angles(positions, sizes.head_dim, sizes.rope_theta, scaling=sizes.rope_scaling)
+        mask = causal_mask(self.hf_config, embeddings, mask, positions, cache, places)
+        return TransformersContext(cos, sin, mask, cache, places, {**keywords, "position_ids": positions}, {}, {})
+
+    def _layer(self, layer: int, state: Any, context: TransformersContext) -> Any:
+        if not self._checkpoints():
+            return self.layer(layer, self.residual, state, context)
+        # Not the reentrant kind, which sees tensors among the arguments only, and not those inside of a state.
+        again = self._gradient_checkpointing_func
+        return again(self.layer, layer, self.residual, state, context, use_reentrant=False)
+
+    def _checkpoints(self) -> bool:
+        return self.gradient_checkpointing and self.training and torch.is_grad_enabled()
 
 
 class RoutedForCausalLM(PreTrainedModel, GenerationMixin):
@@ -34,52 +131,145 @@ class RoutedForCausalLM(PreTrainedModel, GenerationMixin):
 
     config_class = RoutedConfig
     base_model_prefix = "model"
-    _supports_sdpa = True
-    _no_split_modules = ["Attention", "MLP"]  # noqa: RUF012
+    supports_gradient_checkpointing = True
+    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
+    _no_split_modules = ["RoutedTransformer"]  # noqa: RUF012  reads go across all layers
+    _skip_keys_device_placement = ["past_key_values", "cache"]  # noqa: RUF012
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
 
     def __init__(self, config: RoutedConfig):
         super().__init__(config)
-        sizes = TransformerConfig(**{**config.lightning_dar["architecture"], "attention_backend": "sdpa"})
-        shape = Shape(num_layers=sizes.num_layers, hidden_size=sizes.hidden_size, eps=sizes.norm_eps)
-        self.model = Transformer(sizes, Strategy(shape, **config.lightning_dar["residual"]["options"]))
-        self.model.init_weights()
+        self.model = RoutedTransformer(config)
+        self.vocab_size = config.vocab_size
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        """The transformer initialises itself."""
+        if isinstance(module, AddressableStrategy):
+            module.reset_parameters()
+        elif not list(module.children()):
+            self.model.init_part(module)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "peft_config":  # peft sets it once its adapter is in place
+            refuse_unknown_targets(self, value)
 
     def get_input_embeddings(self) -> nn.Module:
-        return self.model.embed
+        return self.model.embed_tokens
 
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.model.embed_tokens = value
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        self.lm_head = new_embeddings
+
+    def get_decoder(self) -> nn.Module:
+        return self.model
+
+    def prepare_inputs_for_generation(self, input_ids: Tensor, attention_mask: Any = None, **kwargs: Any) -> Any:
+        if isinstance(attention_mask, Tensor) and attention_mask.ndim == 2 and not torch.all(attention_mask[:, -1]):
+            logger.warning_once("a prompt is padded on the right, and is continued after its padding: pad on the left")
+        return super().prepare_inputs_for_generation(input_ids, attention_mask=attention_mask, **kwargs)
+
+    @can_return_tuple
     def forward(
         self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        cache: Cache | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Any = None,
+        position_ids: Tensor | None = None,
         past_key_values: Cache | None = None,
-        use_cache: bool | None = None,
+        inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
-        logits_to_keep: int = 0,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        cache: Cache | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | int | list[int] | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """Logits [B, T, V], of the last `logits_to_keep` positions where given, and the loss with `labels` [B, T].
+        """Logits [B, T, V] and, with `labels`, the loss; every argument means what it means to Qwen3ForCausalLM.
 
-        `attention_mask` [B, tokens so far] is 0 where padded, on either side. Positions count padding too: rotary
-        embeddings see differences only.
+        Args:
+            input_ids: int [B, T].
+            attention_mask: [B, tokens so far], 0 where padded, or one that is ready, [B, 1, T, S].
+            position_ids: int [B, T]. Without a mask, positions that start again keep packed documents apart.
+            past_key_values: the former name of `cache`.
+            inputs_embeds: [B, T, D], in place of `input_ids`.
+            labels: int [B, T], -100 where ignored.
+            use_cache: whether to return a cache; default: the config's.
+            logits_to_keep: the last so many positions, or the positions themselves.
+            cache: the tokens before these; any kind that keeps all of them.
+            output_attentions: attention weights [B, H, T, S] a layer; with attn_implementation "eager" only.
+            output_hidden_states: what the attention of each layer reads, then what the head reads, [B, T, D] each.
+            **kwargs: those that transformers passes to its attention and loss functions (`num_items_in_batch`,
+                `shift_labels`, ...), and `return_dict`.
+
+        Raises:
+            TypeError: any other keyword.
         """
-        if use_cache is None:
-            use_cache = not self.training and labels is None
-        cache = past_key_values if cache is None else cache
-        if use_cache and cache is None:
-            cache = DynamicCache(config=self.config)
-        padded = attention_mask is not None and not torch.all(attention_mask == 1)
-        logits = self.model(
+        kwargs = _known(kwargs)
+        outputs = self.model(
             input_ids,
-            attention_mask.long() if padded else None,  # padding is a document of its own
-            head=lambda hidden, weight: F.linear(hidden[:, -logits_to_keep:], weight),
-            cache=None if cache is None else TransformersCache(cache),
+            attention_mask,
+            position_ids,
+            past_key_values,
+            inputs_embeds,
+            use_cache,
+            cache,
+            output_attentions,
+            output_hidden_states,
+            True,
+            **kwargs,
         )
+        logits = self.lm_head(_kept(outputs.last_hidden_state, logits_to_keep))
         loss = None
         if labels is not None:
-            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
-        return CausalLMOutputWithPast(loss=loss, logits=logits, **{CACHE: cache})
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+            **{CACHE: getattr(outputs, CACHE)},
+        )
+
+
+def _known(keywords: dict[str, Any]) -> dict[str, Any]:
+    """Those that were given. Raises TypeError for a name that nothing here listens to."""
+    given = {name: value for name, value in keywords.items() if value is not None}
+    if "token_type_ids" in given and not given["token_type_ids"].any():  # one text, as some tokenizers say
+        del given["token_type_ids"]
+    unknown = [name for name in given if name not in KEYWORDS]
+    if unknown:
+        names = [*RoutedForCausalLM.forward.__wrapped__.__annotations__, *KEYWORDS]
+        near = get_close_matches(unknown[0], names, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        raise TypeError(f"RoutedForCausalLM.forward() got an unexpected keyword argument '{unknown[0]}'{hint}")
+    if not given.pop("is_causal", True):
+        raise ValueError("is_causal=False: this model's attention is causal")
+    if given.pop("output_router_logits", False):
+        raise ValueError("output_router_logits: this model has no router; its routing is over depth")
+    return given
+
+
+def _kept(hidden: Tensor, positions: int | Tensor) -> Tensor:
+    """[B, T, D] at the last so many positions, at those of a tensor [n] or [B, n], or where a bool [B, T] is true."""
+    if not isinstance(positions, Tensor):
+        return hidden[:, -positions:]
+    if positions.ndim == 2:
+        return hidden[positions] if positions.dtype == torch.bool else hidden.take_along_dim(positions[..., None], 1)
+    return hidden[:, positions]
+
+
+def _chosen(states: list[Tensor], wanted: bool | int | list[int]) -> tuple[Tensor | None, ...] | None:
+    """All, none, or those of the given numbers in their places."""
+    if isinstance(wanted, bool):
+        return tuple(states) if wanted else None
+    numbers = [wanted] if isinstance(wanted, int) else wanted
+    return tuple(
+        state if number in numbers or number - len(states) in numbers else None for number, state in enumerate(states)
+    )

@@ -20,9 +20,10 @@ from lightning_dar.checkpoint.copies import untied_where_different
 from lightning_dar.checkpoint.description import DESCRIPTION_KEY, FORMAT, describe
 from lightning_dar.checkpoint.families import Renamed
 from lightning_dar.checkpoint.hf_config import read_config
+from lightning_dar.checkpoint.hf_fields import native_name, refuse_contradictions
 from lightning_dar.checkpoint.safetensors_files import SafetensorsFiles, file_inside, read_json_object
 from lightning_dar.checkpoint.sharded import META_FILE, ShardedTensors
-from lightning_dar.checkpoint.tensors import InMemory, TensorInfo, Tensors, Unprefixed
+from lightning_dar.checkpoint.tensors import InMemory, TensorInfo, Tensors, Translated, Unprefixed
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.model import Transformer, TransformerConfig, build_transformer
 from lightning_dar.residual import ResidualConfig
@@ -271,8 +272,13 @@ def _own_hf_folder(folder: Path, hf: dict[str, Any]) -> Checkpoint:
     """A routed model that `convert` wrote for transformers."""
     description, files = hf[HF_DESCRIPTION_KEY], _carried(folder)
     _check_format(folder, description)
+    if isinstance(description.get("architecture"), dict):  # else it is found damaged below
+        try:
+            refuse_contradictions(hf, description["architecture"])
+        except ValueError as error:
+            raise DataError(f"'{folder}': {error}") from error
     description = {**description, "tokenizer": _tokenizer(files), "hf_config": hf}
-    tensors = Unprefixed(SafetensorsFiles(folder), MODEL_PREFIX)
+    tensors = Translated(SafetensorsFiles(folder), native_name)
     return Checkpoint(path=folder, description=description, tensors=tensors, files=files)
 
 

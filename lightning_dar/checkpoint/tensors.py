@@ -1,6 +1,6 @@
 """Named tensors that are read one at a time, whatever kind of file they lie in."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -60,18 +60,19 @@ class Joined(Tensors):
         return self._owner[name].pieces(name)
 
 
-class Prefixed(Tensors):
-    """Tensors under longer names."""
+class Translated(Tensors):
+    """Tensors under other names."""
 
-    def __init__(self, tensors: Tensors, prefix: str):
-        self._tensors, self._prefix = tensors, prefix
-        self.infos = {f"{prefix}{name}": info for name, info in tensors.infos.items()}
+    def __init__(self, tensors: Tensors, translate: Callable[[str], str]):
+        self._tensors = tensors
+        self._original = {translate(name): name for name in tensors.infos}
+        self.infos = {name: tensors.infos[original] for name, original in self._original.items()}
 
     def read(self, name: str) -> Tensor:
-        return self._tensors.read(name.removeprefix(self._prefix))
+        return self._tensors.read(self._original[name])
 
     def pieces(self, name: str) -> Iterator[Tensor]:
-        return self._tensors.pieces(name.removeprefix(self._prefix))
+        return self._tensors.pieces(self._original[name])
 
 
 class Unprefixed(Tensors):

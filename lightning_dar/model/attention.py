@@ -51,9 +51,13 @@ class Attention(nn.Module):
         # Back to one dtype: under autocast norms and rotations come out in fp32, which xformers refuses.
         q = apply_rope(q, context.cos, context.sin).to(v.dtype)
         k = apply_rope(k, context.cos, context.sin).to(v.dtype)
+        return self.o_proj(self.attend(q, k, v, context).flatten(-2))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, context: Context) -> Tensor:
+        """Rotated heads [B, T, H, head_dim], keys and values [B, T, K, head_dim] -> [B, T, H, head_dim]."""
         if context.cache is not None:
             k, v = context.cache.append(self.layer, k, v)
-        return self.o_proj(attend(q, k, v, context.mask, self.backend).flatten(-2))
+        return attend(q, k, v, context.mask, self.backend)
 
     def _normed(self, x: Tensor | tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         if isinstance(x, Tensor):

@@ -9,23 +9,16 @@ from lightning_dar.model.config import RopeScaling
 
 
 def rope_angles(
-    seq_len: int,
-    head_dim: int,
-    theta: float,
-    device: torch.device,
-    *,
-    scaling: RopeScaling | None = None,
-    start: int = 0,
+    positions: Tensor, head_dim: int, theta: float, *, scaling: RopeScaling | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Cosines and signed sines (the left half negative), each fp32 [T, 1, head_dim], of positions start .. start+T-1.
+    """Cosines and signed sines (the left half negative), each fp32 [..., T, 1, head_dim], of positions [..., T].
 
     Computed anew each forward (a few kilobytes), so that the model has no buffer to lose on the meta device.
     """
-    frequency = rope_frequencies(head_dim, theta, device, scaling)
-    position = torch.arange(start, start + seq_len, device=device, dtype=torch.float32)
-    angle = torch.outer(position, frequency)
+    frequency = rope_frequencies(head_dim, theta, positions.device, scaling)
+    angle = positions[..., None].float() * frequency
     cos, sin = angle.cos(), angle.sin()
-    return torch.cat([cos, cos], dim=-1)[:, None, :], torch.cat([-sin, sin], dim=-1)[:, None, :]
+    return torch.cat([cos, cos], dim=-1)[..., None, :], torch.cat([-sin, sin], dim=-1)[..., None, :]
 
 
 def rope_frequencies(head_dim: int, theta: float, device: torch.device, scaling: RopeScaling | None = None) -> Tensor:

@@ -1,8 +1,9 @@
 """The transformer: one loop over sublayers, wired by a residual strategy."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -22,6 +23,8 @@ class Transformer(nn.Module):
     Weights are not initialised yet: `build_transformer` does it.
     """
 
+    attention: ClassVar[type[Attention]] = Attention
+
     def __init__(self, config: TransformerConfig, residual: Residual):
         super().__init__()
         if config.vocab_size is None:
@@ -32,7 +35,7 @@ class Transformer(nn.Module):
         sublayers: list[nn.Module] = []
         wired = {"pre_norm": residual.pre_norm}
         for layer in range(config.num_layers):
-            sublayers.append(Attention(config, layer=layer, num_inputs=residual.attention_inputs, **wired))
+            sublayers.append(self.attention(config, layer=layer, num_inputs=residual.attention_inputs, **wired))
             sublayers.append(MLP(config, **wired))
         self.sublayers = nn.ModuleList(sublayers)
         self.residual = residual
@@ -78,9 +81,8 @@ class Transformer(nn.Module):
 
     def _context(self, input_ids: Tensor, document_ids: Tensor | None, cache: KVCache | None) -> Context:
         config, seq_len, seen = self.config, input_ids.shape[1], 0 if cache is None else cache.length
-        cos, sin = rope_angles(
-            seq_len, config.head_dim, config.rope_theta, input_ids.device, scaling=config.rope_scaling, start=seen
-        )
+        positions = torch.arange(seen, seen + seq_len, device=input_ids.device)
+        cos, sin = rope_angles(positions, config.head_dim, config.rope_theta, scaling=config.rope_scaling)
         mask = document_mask(document_ids, "sdpa" if seen else config.attention_backend)
         return Context(cos, sin, mask[..., -seq_len:, :] if seen and mask is not None else mask, cache)
 

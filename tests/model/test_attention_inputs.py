@@ -11,7 +11,7 @@ LENGTH = 5
 
 def attention():
     config = tiny_config()
-    cos, sin = rope_angles(LENGTH, config.head_dim, config.rope_theta, torch.device("cpu"))
+    cos, sin = rope_angles(torch.arange(LENGTH), config.head_dim, config.rope_theta)
     module = Attention(config, num_inputs=3)
     for norm in (module.norm, module.key_norm, module.value_norm):
         torch.nn.init.normal_(norm.weight)

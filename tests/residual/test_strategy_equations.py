@@ -107,7 +107,7 @@ def build(wiring):
 def by_equation(model, wiring, input_ids):
     """Logits, and by site the routing weights [B, T, n]."""
     residual, eps = model.residual, model.config.norm_eps
-    cos, sin = rope_angles(input_ids.shape[1], model.config.head_dim, model.config.rope_theta, input_ids.device)
+    cos, sin = rope_angles(torch.arange(input_ids.shape[1]), model.config.head_dim, model.config.rope_theta)
     embeddings = model.embed(input_ids)
     h, y, weights = [embeddings], [], {}
 
