@@ -39,7 +39,7 @@ class MixedTrainSampler(TrainSampler):
                 raise UsageError(f"data.mix.{name}.weight: {shares[name]:.2g} of all; it must be at least 1/{BLOCK}")
 
     def _ordered(self, number: int, position: int) -> Iterator[np.ndarray]:
-        first, end = (number * self.num_windows + draw for draw in (position, self.pass_windows))
+        first, end = (number * self.num_windows + draw for draw in (position, self._end))
         for block in range(first // BLOCK, -(-end // BLOCK)):
             start = block * BLOCK
             yield self._block(block)[max(first - start, 0) : end - start]

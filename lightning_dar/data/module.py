@@ -1,7 +1,6 @@
 """The LightningDataModule: options, preparation, loaders, and where a resumed run continues."""
 
 import os
-import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from lightning_dar.data.loaders import TrainLoader, leave_signals_to_the_trainer
 from lightning_dar.data.manifest import Request, open_prepared
 from lightning_dar.data.merge import merge
 from lightning_dar.data.mix import Mix, MixedWindows, check_mix
 from lightning_dar.data.opened import TokenFolder
 from lightning_dar.data.options import check_options, default_dir, existing_shards
 from lightning_dar.data.prepare import prepare
-from lightning_dar.data.progress import batches_since_step, resize
+from lightning_dar.data.progress import Position, batches_since_step, resize
 from lightning_dar.data.tokenizer import Tokenizer
 from lightning_dar.data.units import Part
 from lightning_dar.data.windows import Windows, collate
@@ -93,7 +93,7 @@ class TextData(L.LightningDataModule):
         self._tokens: TokenFolder | Mix | None = None
         self._windows: dict[str, Windows | MixedWindows] = {}
         self._checked: dict[str, Any] | None = None  # the manifest, where this process has prepared or checked it
-        self._resumed_windows = self._resumed_batches = 0
+        self._position = Position()
         self.id_limit: int | None = None
 
     def prepare_data(self) -> None:
@@ -125,6 +125,8 @@ class TextData(L.LightningDataModule):
 
     def setup(self, stage: str | None = None) -> None:
         """Opens the shards, once. Raises DataError where they do not fit the options or are damaged."""
+        if self.trainer and self.trainer.fit_loop.epoch_progress.total.ready == 0:
+            self._position = Position()  # a trainer's first run; where it resumes, it has not restored anything yet
         if self._windows:
             return
         self._tokens = self._open()
@@ -174,7 +176,8 @@ class TextData(L.LightningDataModule):
             self.hparams.batch_size,
             seed=self.hparams.seed,
             accumulated=self._accumulated,
-            consumed=self._windows_consumed,
+            consumed=lambda: self._position.windows(self.trainer, self._batch_windows()),
+            overfit=self.trainer.overfit_batches if self.trainer else 0,
             **self._replicas(),
         )
         if sampler.pass_windows == 0:
@@ -182,7 +185,7 @@ class TextData(L.LightningDataModule):
                 f"{self._batch_in_words()} needs {sampler.step_windows} windows of {self.hparams.seq_len} tokens, the "
                 f"training split has {sampler.num_windows}; lower data.batch_size or data.seq_len, or give more text"
             )
-        return _ResumableLoader(self._windows["train"], sampler=sampler, drop_last=True, **self._loader_options())
+        return TrainLoader(self._windows["train"], sampler=sampler, drop_last=True, **self._loader_options())
 
     def val_dataloader(self) -> DataLoader:
         sampler = self._tokens.val_sampler(self.hparams.val_windows, **self._replicas())
@@ -196,12 +199,19 @@ class TextData(L.LightningDataModule):
         return batch
 
     def state_dict(self) -> dict[str, Any]:
-        """How far training is: pass over the data, windows of that pass trained on (all devices together)."""
-        epoch, seen = divmod(self._windows_consumed(), self._pass_windows() or 1)
+        """How far training is: pass over the data, windows of that pass trained on (all devices together).
+
+        Raises:
+            DataError: the run goes on from a checkpoint, and is to save another before that one is restored.
+        """
+        batches = self._position.batches(self.trainer)
+        unfinished = batches_since_step(self.trainer) if self.trainer else 0
+        windows = self._position.windows(self.trainer, self._batch_windows()) - unfinished * self._batch_windows()
+        epoch, seen = divmod(windows, self._pass_windows() or 1)
         return {
             "epoch": epoch,
             "windows_seen": seen,
-            "batches": self._batches_trained(),
+            "batches": batches - unfinished,
             **self._batch_sizes(),
             **self._order_key(),
         }
@@ -214,7 +224,7 @@ class TextData(L.LightningDataModule):
 
         Raises:
             DataError: windows would be skipped or seen twice: they, or their order, are not those of the interrupted
-                run, or what it has seen is no whole number of the new steps.
+                run, what it has seen is no whole number of the new steps, or windows have been read already.
         """
         if not self.trainer or self.trainer.state.fn != "fit":
             return
@@ -227,8 +237,8 @@ class TextData(L.LightningDataModule):
         if changed:
             raise DataError(f"data: cannot resume on other windows than those trained on so far ({'; '.join(changed)})")
         self._check_batches(state_dict)
-        self._resumed_windows = state_dict["epoch"] * self._pass_windows() + state_dict["windows_seen"]
-        self._resumed_batches = resize(self.trainer, state_dict, self._batch_sizes())
+        windows = state_dict["epoch"] * self._pass_windows() + state_dict["windows_seen"]
+        self._position.restore(windows, resize(self.trainer, state_dict, self._batch_sizes()))
 
     def _check_batches(self, state_dict: dict[str, Any]) -> None:
         """Raises DataError for steps of another size that cannot go on from there."""
@@ -260,18 +270,6 @@ class TextData(L.LightningDataModule):
             **self._tokens.order_key(),
         }
 
-    def _windows_consumed(self) -> int:
-        """Windows trained on since the run's first step, over all passes and devices, resumes included."""
-        batches = self._batches_trained() - self._resumed_batches
-        return self._resumed_windows + batches * self._batch_windows()
-
-    def _batches_trained(self) -> int:
-        # `processed` is exact wherever a checkpoint is saved: after a step, after validation, at the end of
-        # an epoch, on an exception. Lightning restores it before it asks for the first batch.
-        if not self.trainer:
-            return 0
-        return self.trainer.fit_loop.epoch_loop.batch_progress.total.processed - batches_since_step(self.trainer)
-
     def _batch_windows(self) -> int:
         return self.hparams.batch_size * self._replicas()["num_replicas"]
 
@@ -302,24 +300,7 @@ class TextData(L.LightningDataModule):
             "persistent_workers": self.hparams.num_workers > 0,
             "pin_memory": bool(self.trainer) and self.trainer.strategy.root_device.type == "cuda",
             "collate_fn": partial(collate, document_end_id=end_id),
-            "worker_init_fn": _leave_signals_to_the_trainer,
+            "worker_init_fn": leave_signals_to_the_trainer,
             # Its own: a resumed run makes its loaders at other times, which the model's random numbers must not show.
             "generator": torch.Generator().manual_seed(self.hparams.seed),
         }
-
-
-def _leave_signals_to_the_trainer(worker: int) -> None:
-    """Some systems send a job's signals to all of its processes, and they would end a worker that is still needed. A
-    second SIGTERM does: the trainer's own, to a worker that does not end by itself."""
-    signal.signal(signal.SIGTERM, lambda number, frame: signal.signal(number, signal.SIG_DFL))
-    if hasattr(signal, "SIGUSR1"):
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-
-
-class _ResumableLoader(DataLoader):
-    """Tells Lightning that resuming inside an epoch is exact; the position itself is kept by `TextData`."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...

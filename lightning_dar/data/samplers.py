@@ -1,21 +1,21 @@
 """Which windows a rank sees, in which order.
 
-The samplers derive from DistributedSampler only so that Lightning leaves them in place when it runs on
-several devices. They ignore `set_epoch`: see `TrainSampler`.
+The samplers derive from DistributedSampler and SequentialSampler only so that Lightning leaves them in place when it
+runs on several devices, and with `overfit_batches`. They ignore `set_epoch`: see `TrainSampler`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, count, islice
+from itertools import chain, count, islice, repeat
 
 import numpy as np
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DistributedSampler, SequentialSampler
 
 from lightning_dar.data.windows import PADDING
 
 POOL = 65_536  # windows that are shuffled together; a remote folder is so read chunk after chunk
 
 
-class TrainSampler(DistributedSampler):
+class TrainSampler(DistributedSampler, SequentialSampler):
     """Endless passes over the training windows, each in its own order.
 
     The order of a pass is a function of (seed, pass number) alone: pools of `POOL` neighbouring windows are
@@ -40,21 +40,28 @@ class TrainSampler(DistributedSampler):
         seed: int = 0,
         accumulated: int = 1,
         consumed: Callable[[], int] = lambda: 0,
+        overfit: int | float = 0,
     ) -> None:
-        """`accumulated`: batches a step."""
+        """`accumulated`: batches a step. `overfit`: as Lightning's `overfit_batches`, so many batches of the first pass
+        (or that share of them) over and over; 0 for all passes."""
         super().__init__(range(num_windows), num_replicas=num_replicas, rank=rank, shuffle=False, seed=seed)
         self.num_windows = num_windows
         self.step_windows = batch_size * num_replicas * accumulated
         self.pass_windows = num_windows // self.step_windows * self.step_windows
         self.consumed = consumed
+        batches = len(self) // batch_size
+        repeated = int(batches * overfit) if isinstance(overfit, float) else min(batches, overfit)
+        self._overfits = repeated > 0
+        self._end = repeated * batch_size * num_replicas or self.pass_windows  # of a pass, in windows
 
     def __len__(self) -> int:
         return self.pass_windows // self.num_replicas
 
     def __iter__(self) -> Iterator[int]:
-        first_pass, position = divmod(self.consumed(), self.pass_windows)
-        later = (self._share(number) for number in count(first_pass + 1))
-        return islice(chain(self._share(first_pass, position), chain.from_iterable(later)), len(self))
+        number, position = divmod(self.consumed(), self._end)
+        numbers = repeat(0) if self._overfits else count(number)
+        first = self._share(next(numbers), position)
+        return islice(chain(first, chain.from_iterable(self._share(number) for number in numbers)), len(self))
 
     def _share(self, number: int, position: int = 0) -> Iterator[int]:
         """This rank's windows of pass `number`, from `position` (a multiple of the global batch) on."""
@@ -63,8 +70,8 @@ class TrainSampler(DistributedSampler):
             position += len(windows)
 
     def _ordered(self, number: int, position: int) -> Iterator[np.ndarray]:
-        """The windows of pass `number` for all ranks, from `position` to `pass_windows`, some at a time."""
-        return shuffled(self.num_windows, (self.seed, number), position, self.pass_windows)
+        """The windows of pass `number` for all ranks, from `position` to its end, some at a time."""
+        return shuffled(self.num_windows, (self.seed, number), position, self._end)
 
 
 def shuffled(num_windows: int, key: Sequence[int], position: int, end: int) -> Iterator[np.ndarray]:
@@ -88,7 +95,7 @@ def _permutation(key: Sequence[int], size: int) -> np.ndarray:
     return np.random.RandomState(key).permutation(size)
 
 
-class ValidationSampler(DistributedSampler):
+class ValidationSampler(DistributedSampler, SequentialSampler):
     """All windows in order, or `limit` of them evenly spread; rank r of R takes every R-th.
 
     Shares are padded with `PADDING` to the same length, so that ranks stay in step.

@@ -3,7 +3,7 @@ from collections import Counter
 
 import pytest
 import torch
-from test_module import fit, same_windows
+from recording import fit, same_windows
 
 from lightning_dar.data import TextData
 from lightning_dar.data.manifest import Request

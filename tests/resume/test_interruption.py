@@ -47,6 +47,23 @@ def test_sigterm_saves_between_two_steps_and_ends_with_status_0(new_runs):
     assert not (runs.folder / CHECKPOINTS / "interrupted.ckpt").exists()
 
 
+@pytest.mark.parametrize(
+    "epochs",
+    [
+        {"trainer__max_epochs": 5},  # the number of steps depends on the loader, which is then made early
+        pytest.param({"trainer__max_epochs": 3, "trainer__max_steps": -1}, marks=pytest.mark.slow),
+    ],
+)
+def test_the_windows_of_an_epoch_go_on_with_workers_that_fetch_ahead(epochs, new_runs):
+    limits = {"trainer__max_steps": 20, "data__num_workers": 1, **epochs}
+    undisturbed, runs = new_runs("undisturbed"), new_runs("interrupted")
+    undisturbed.fit(**limits).check()
+    first = runs.fit(**limits, before=interrupted_at("on_train_batch_start", 16)).check()  # 13 batches are an epoch
+    assert "interrupted after 16 steps" in first.said
+    runs.fit("--ckpt_path=last", **limits).check()
+    same_as_undisturbed(runs, undisturbed)
+
+
 def test_a_signal_to_one_of_two_processes_stops_both(new_runs):
     undisturbed, runs = new_runs("undisturbed"), new_runs("interrupted")
     undisturbed.fit(processes=2).check()
