@@ -38,7 +38,7 @@ class SampleText(Callback):
         loss = trainer.callback_metrics.get("val/loss")
         if trainer.sanity_checking or tokenizer is None or (loss is not None and not loss.isfinite()):
             return
-        prompt = torch.tensor([tokenizer.encode(self.prompt)], dtype=torch.long, device=pl_module.device)
+        prompt = torch.tensor([tokenizer.encode_prompt(self.prompt)], dtype=torch.long, device=pl_module.device)
         with trainer.precision_plugin.forward_context():
             ids = generate(
                 pl_module.model,

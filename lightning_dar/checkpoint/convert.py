@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 
+from lightning_dar.checkpoint.carried import special_tokens, unnamed_end
 from lightning_dar.checkpoint.families import Exported
 from lightning_dar.checkpoint.hf_config import family_of, write_config
 from lightning_dar.checkpoint.hf_export import code_files, routed_config
@@ -15,17 +16,17 @@ from lightning_dar.checkpoint.hf_fields import hf_name
 from lightning_dar.checkpoint.load import (
     CONFIG_FILE,
     DESCRIPTION_FILE,
-    TOKENIZER_FILE,
     Checkpoint,
     open_checkpoint,
 )
 from lightning_dar.checkpoint.output import check_output, new_folder
 from lightning_dar.checkpoint.rewire import rewire
 from lightning_dar.checkpoint.safetensors_files import SINGLE, write_safetensors
-from lightning_dar.checkpoint.settings import portable_settings
+from lightning_dar.checkpoint.settings import portable_settings, tokenizer_of
 from lightning_dar.checkpoint.tensors import FLOATS, TensorInfo, Tensors, Translated
 from lightning_dar.checkpoint.verify import measure_disturbance, verify
-from lightning_dar.data.tokenizer import BYTES_JSON, Tokenizer
+from lightning_dar.data.tokenizer import BYTES_JSON
+from lightning_dar.data.tokenizer_files import TOKENIZER_FILE
 from lightning_dar.residual import ResidualConfig
 
 Format = Literal["lightning", "hf"]
@@ -71,12 +72,15 @@ def convert(asked: Conversion) -> list[str]:
     check_output(output, Path(asked.source), asked.overwrite)
     target = rewire(source, asked.residual, asked.allow_disturbance)
     lines = [_summary(source, target), *source.notes]
+    if asked.format == "hf" and target.description["tokenizer"] is not None:
+        lines += filter(None, [unnamed_end(target.files, tokenizer_of(target))])
     tensors, files = _layout(target, asked.format, dtype)
     dtypes = {name: dtype or info.dtype for name, info in tensors.infos.items()}
     num_bytes = sum(TensorInfo(info.shape, dtypes[name]).num_bytes for name, info in tensors.infos.items())
     with new_folder(output, num_bytes) as folder:
         for name, content in files.items():
-            (folder / name).write_bytes(content.encode() if isinstance(content, str) else content.read_bytes())
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
         _write_weights(folder / SINGLE, tensors, dtypes, num_bytes)
         lines += _findings(source, target, folder, dtype, asked)
     return [*lines, f"wrote {output} ({num_bytes / 1e6:,.1f} MB of weights)"]
@@ -92,12 +96,12 @@ def _named(residual: ResidualConfig) -> str:
     return " ".join([residual.name, *(f"{key}={value}" for key, value in residual.options.items())])
 
 
-def _layout(target: Checkpoint, form: Format, dtype: torch.dtype | None) -> tuple[Tensors, dict[str, str | Path]]:
-    """The tensors under the names that the format wants, and the files beside them: text, or a file to copy."""
-    files: dict[str, str | Path] = dict(target.files)
+def _layout(target: Checkpoint, form: Format, dtype: torch.dtype | None) -> tuple[Tensors, dict[str, str | bytes]]:
+    """The tensors under the names that the format wants, and the files beside them."""
+    files: dict[str, str | bytes] = dict(target.files)
     tokenizer = target.description["tokenizer"]
     if tokenizer is not None:
-        files.setdefault(TOKENIZER_FILE, tokenizer)
+        files[TOKENIZER_FILE] = tokenizer
     if form == "lightning":
         return target.tensors, {**files, DESCRIPTION_FILE: _description(target)}
     if tokenizer == BYTES_JSON:
@@ -111,12 +115,8 @@ def _layout(target: Checkpoint, form: Format, dtype: torch.dtype | None) -> tupl
         config, tensors = routed_config(target), Translated(target.tensors, hf_name)
         files |= code_files(target)
     config["dtype"] = str(stored).removeprefix("torch.")
-    if TOKENIZER_FILE in files and "tokenizer_config.json" not in files:
-        end = Tokenizer(tokenizer)
-        files["tokenizer_config.json"] = json.dumps(
-            {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end.end_token}
-        )
-        config.setdefault("eos_token_id", end.end_id)
+    if tokenizer is not None:
+        files = {**special_tokens(config, tokenizer_of(target)), **files}
     return tensors, {**files, CONFIG_FILE: json.dumps(config, indent=2)}
 
 

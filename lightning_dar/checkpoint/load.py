@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from lightning_dar.checkpoint.carried import FILES_KEY, end_ids, read_carried, unpacked
 from lightning_dar.checkpoint.copies import untied_where_different
 from lightning_dar.checkpoint.description import DESCRIPTION_KEY, FORMAT, describe
 from lightning_dar.checkpoint.families import Renamed
@@ -24,6 +25,7 @@ from lightning_dar.checkpoint.hf_fields import native_name, refuse_contradiction
 from lightning_dar.checkpoint.safetensors_files import SafetensorsFiles, file_inside, read_json_object
 from lightning_dar.checkpoint.sharded import META_FILE, ShardedTensors
 from lightning_dar.checkpoint.tensors import InMemory, TensorInfo, Tensors, Translated, Unprefixed
+from lightning_dar.data.tokenizer_files import TOKENIZER_FILE
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.model import Transformer, TransformerConfig, build_transformer
 from lightning_dar.residual import ResidualConfig
@@ -33,21 +35,7 @@ DATA_KEY = "datamodule_hyper_parameters"  # Lightning's
 HF_DESCRIPTION_KEY = "lightning_dar"  # in config.json
 DESCRIPTION_FILE = "lightning_dar.json"
 CONFIG_FILE = "config.json"
-TOKENIZER_FILE = "tokenizer.json"
-GENERATION_FILE = "generation_config.json"
 DRAWS = ("normal_", "uniform_", "kaiming_uniform_")  # what initialisations fill a tensor by
-CARRIED = (  # files that say how to use a model
-    TOKENIZER_FILE,
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-    "chat_template.json",
-    GENERATION_FILE,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +47,7 @@ class Checkpoint:
         description: as `describe` makes it.
         tensors: the parameters of a `Transformer`.
         content: what else Lightning saved in it: hyperparameters, settings of data and trainer.
-        files: tokenizer and other files that go with the model, by name.
+        files: what goes with the model beside its tokenizer.json (see `carried.py`), content by name.
         notes: what its weights say otherwise than its `config.json`, or hold twice.
     """
 
@@ -67,7 +55,7 @@ class Checkpoint:
     description: dict[str, Any]
     tensors: Tensors
     content: dict[str, Any] = field(default_factory=dict)
-    files: dict[str, Path] = field(default_factory=dict)
+    files: dict[str, bytes] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
@@ -91,14 +79,7 @@ class Checkpoint:
     @property
     def end_ids(self) -> tuple[int, ...]:
         """Ids that end a text, by the `config.json` and `generation_config.json` that came with the model."""
-        found: list[int] = []
-        configs = [self.description.get("hf_config") or {}]
-        if GENERATION_FILE in self.files:
-            configs.append(read_json_object(self.files[GENERATION_FILE]))
-        for config in configs:
-            ids = config.get("eos_token_id")
-            found += ids if isinstance(ids, list) else [ids]
-        return tuple(number for number in found if isinstance(number, int))
+        return end_ids(self.description.get("hf_config"), self.files)
 
     def build(self) -> Transformer:
         """The transformer on the meta device: shapes only."""
@@ -224,21 +205,26 @@ def _check_format(path: Path, description: Mapping[str, Any]) -> None:
 
 def _lightning_file(path: Path) -> Checkpoint:
     content = read_checkpoint(path)
-    tensors = Unprefixed(InMemory(content.pop("state_dict")), MODEL_PREFIX)
-    return Checkpoint(path=path, description=content[DESCRIPTION_KEY], tensors=tensors, content=content)
+    return _lightning(path, content, Unprefixed(InMemory(content.pop("state_dict")), MODEL_PREFIX))
 
 
 def _sharded_folder(folder: Path) -> Checkpoint:
     content = _load(file_inside(folder, META_FILE))
-    tensors = ShardedTensors(folder, f"state_dict.{MODEL_PREFIX}")
-    return Checkpoint(path=folder, description=content[DESCRIPTION_KEY], tensors=tensors, content=content)
+    return _lightning(folder, content, ShardedTensors(folder, f"state_dict.{MODEL_PREFIX}"))
+
+
+def _lightning(path: Path, content: dict[str, Any], tensors: Tensors) -> Checkpoint:
+    try:
+        files = unpacked(content.pop(FILES_KEY, {}))
+    except DataError as error:
+        raise DataError(f"'{path}': {error}") from error
+    return Checkpoint(path=path, description=content[DESCRIPTION_KEY], tensors=tensors, content=content, files=files)
 
 
 def _converted_folder(folder: Path) -> Checkpoint:
     description = read_json_object(file_inside(folder, DESCRIPTION_FILE))
     _check_format(folder, description)
-    files = _carried(folder)
-    description["tokenizer"] = _tokenizer(files)
+    description["tokenizer"], files = _tokenizer(folder), read_carried(folder)
     content, tensors = description.pop("settings", {}), SafetensorsFiles(folder)
     return Checkpoint(path=folder, description=description, tensors=tensors, content=content, files=files)
 
@@ -249,13 +235,13 @@ def _foreign_folder(folder: Path) -> Checkpoint:
         return _own_hf_folder(folder, hf)
     with _named(folder):
         config, residual = read_config(hf)
-    theirs, files = SafetensorsFiles(folder), _carried(folder)
+    theirs, files = SafetensorsFiles(folder), read_carried(folder)
     with _named(folder):
         config, notes = untied_where_different(config, theirs)
         model = build_on_meta(config, residual)
         tensors = Renamed(theirs, hf["model_type"], config, tensor_infos(model))
     hf = {**hf, "tie_word_embeddings": config.tie_embeddings}
-    description = describe(config, model.residual, residual, _tokenizer(files), hf)
+    description = describe(config, model.residual, residual, _tokenizer(folder), hf)
     return Checkpoint(path=folder, description=description, tensors=tensors, files=files, notes=notes)
 
 
@@ -270,14 +256,14 @@ def _named(folder: Path) -> Iterator[None]:
 
 def _own_hf_folder(folder: Path, hf: dict[str, Any]) -> Checkpoint:
     """A routed model that `convert` wrote for transformers."""
-    description, files = hf[HF_DESCRIPTION_KEY], _carried(folder)
+    description, files = hf[HF_DESCRIPTION_KEY], read_carried(folder)
     _check_format(folder, description)
     if isinstance(description.get("architecture"), dict):  # else it is found damaged below
         try:
             refuse_contradictions(hf, description["architecture"])
         except ValueError as error:
             raise DataError(f"'{folder}': {error}") from error
-    description = {**description, "tokenizer": _tokenizer(files), "hf_config": hf}
+    description = {**description, "tokenizer": _tokenizer(folder), "hf_config": hf}
     tensors = Translated(SafetensorsFiles(folder), native_name)
     return Checkpoint(path=folder, description=description, tensors=tensors, files=files)
 
@@ -285,9 +271,12 @@ def _own_hf_folder(folder: Path, hf: dict[str, Any]) -> Checkpoint:
 KINDS = {META_FILE: _sharded_folder, DESCRIPTION_FILE: _converted_folder, CONFIG_FILE: _foreign_folder}
 
 
-def _carried(folder: Path) -> dict[str, Path]:
-    return {name: file_inside(folder, name) for name in CARRIED if (folder / name).exists()}
-
-
-def _tokenizer(files: Mapping[str, Path]) -> str | None:
-    return files[TOKENIZER_FILE].read_text(encoding="utf-8") if TOKENIZER_FILE in files else None
+def _tokenizer(folder: Path) -> str | None:
+    """The text of its tokenizer.json, to the byte."""
+    if not (folder / TOKENIZER_FILE).exists():
+        return None
+    path = file_inside(folder, TOKENIZER_FILE)
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 ({error})") from error

@@ -3,11 +3,14 @@
 import hashlib
 import json
 import os
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning_dar.checkpoint.load import DATA_KEY, Checkpoint
+from lightning_dar.checkpoint.load import CONFIG_FILE, DATA_KEY, Checkpoint
 from lightning_dar.data.tokenizer import BYTES_JSON, Tokenizer
+from lightning_dar.data.tokenizer_files import TOKENIZER_FILE
 from lightning_dar.errors import DataError
 
 TRAINER_KEY = "lightning_dar_trainer"
@@ -49,11 +52,20 @@ def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
     text = checkpoint.description["tokenizer"]
     if text is None:
         raise DataError(f"'{checkpoint.path}' has no tokenizer.json; lay the model's own beside its weights")
-    return Tokenizer(text)
+    try:
+        return make_tokenizer(text, checkpoint.files, checkpoint.description.get("hf_config"))
+    except DataError as error:
+        raise DataError(f"'{checkpoint.path}': {error}") from error
+
+
+def make_tokenizer(text: str, files: Mapping[str, bytes], hf_config: Mapping[str, Any] | None) -> Tokenizer:
+    """From a tokenizer.json, the files that came with a model, and its `config.json`."""
+    config = {} if hf_config is None else {CONFIG_FILE: json.dumps(hf_config).encode()}
+    return Tokenizer(text, {**files, **config})
 
 
 def own_tokenizer(checkpoint: Checkpoint, folder: Path = Path("data/tokenizers")) -> str | None:
-    """Lays the checkpoint's own tokenizer as a file and returns its path, for other text than it was trained on.
+    """Lays the checkpoint's own tokenizer as files and returns its path, for other text than it was trained on.
 
     None where the checkpoint has none; `bytes` needs no file.
     """
@@ -62,13 +74,19 @@ def own_tokenizer(checkpoint: Checkpoint, folder: Path = Path("data/tokenizers")
         return None
     if text == BYTES_JSON:
         return "bytes"
-    path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}")  # another process may write the same file
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    return str(path)
+    tokenizer = tokenizer_of(checkpoint)
+    digest = hashlib.sha256(repr((tokenizer.identity, sorted(tokenizer.files.items()))).encode()).hexdigest()
+    place = folder / digest[:16]
+    if not place.exists():
+        partial = folder / f".{place.name}.{os.getpid()}"  # another process may write the same
+        tokenizer.save(partial)
+        try:
+            partial.rename(place)
+        except OSError:
+            if not place.exists():
+                raise
+            shutil.rmtree(partial)
+    return str(place / TOKENIZER_FILE)
 
 
 def _plain(hyper_parameters: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from torch.nn import functional as F
 
 from lightning_dar.checkpoint.load import Checkpoint, load_weights, open_checkpoint
 from lightning_dar.checkpoint.rewire import shape_of
+from lightning_dar.checkpoint.settings import tokenizer_of
+from lightning_dar.data.tokenizer import Tokenizer
 from lightning_dar.diagnostics.wrapper import Watched
 from lightning_dar.errors import DataError
 from lightning_dar.model import Transformer
@@ -55,7 +57,7 @@ def measure_disturbance(
     tokenizer. Raises DataError where the text cannot be read or is too short."""
     if source.description["tokenizer"] is None:
         return None
-    windows = _calibration_windows(source.description["tokenizer"], text)
+    windows = _calibration_windows(tokenizer_of(source), text)
     if windows.max() >= source.config.vocab_size:
         raise DataError(
             f"tokenizer.json has id {windows.max()}, the model's vocabulary ends at {source.config.vocab_size - 1}"
@@ -114,12 +116,11 @@ class _ReadSites(Watched):
         self.sites.append(site)
 
 
-def _calibration_windows(tokenizer_json: str, text: Sequence[str]) -> Tensor:
+def _calibration_windows(tokenizer: Tokenizer, text: Sequence[str]) -> Tensor:
     from lightning_dar.data.pieces import read_pieces
     from lightning_dar.data.sources import find_files
-    from lightning_dar.data.tokenizer import Tokenizer
 
-    tokenizer, ids, wanted = Tokenizer(tokenizer_json), [], CALIBRATION_WINDOWS * (CALIBRATION_TOKENS + 1)
+    ids, wanted = [], CALIBRATION_WINDOWS * (CALIBRATION_TOKENS + 1)
     for file in find_files(text):
         for piece in read_pieces(file, "text"):
             ids += tokenizer.encode(piece.text)

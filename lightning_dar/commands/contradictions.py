@@ -17,8 +17,10 @@ def refuse_contradictions(checkpoint: Checkpoint, model: Namespace) -> None:
     description = checkpoint.description
     saved = description["residual"]
     cls = residual_class(saved["name"], description["plugin"])
-    asked = {key: model[key] for key in description["architecture"]} | {"residual.name": model.residual.name}
+    asked = {key: model[key] for key in description["architecture"]}
     has = description["architecture"] | {"residual.name": saved["name"]}
+    if model.init_from is None or not _is_unset(model.residual):
+        asked["residual.name"] = model.residual.name
     if model.residual.name == saved["name"]:
         for values, options in ((asked, model.residual.options), (has, saved["options"])):
             checked = checked_options(ResidualConfig(name=saved["name"], options=options), cls)
@@ -27,6 +29,11 @@ def refuse_contradictions(checkpoint: Checkpoint, model: Namespace) -> None:
         value = value.as_dict() if isinstance(value, Namespace) else value
         if value is not None and value != has.get(key):
             raise UsageError(f"model.{key}={value}: the checkpoint has {has.get(key)}; leave it unset")
+
+
+def _is_unset(residual: Namespace) -> bool:
+    """Whether nothing but the default is asked for: a run that starts from other weights has their strategy then."""
+    return residual.name == ResidualConfig().name and not residual.options
 
 
 def refuse_another_optimizer(checkpoint: Checkpoint, asked: Namespace) -> None:

@@ -62,7 +62,8 @@ def run(args: list[str]) -> None:
         top_p=options.top_p,
         generator=torch.Generator().manual_seed(options.seed),
     )
-    ends = set() if options.ignore_end else {tokenizer.end_id, *checkpoint.end_ids}
+    own_end = {tokenizer.end_id} if tokenizer.has_end else set()
+    ends = set() if options.ignore_end else own_end | set(checkpoint.end_ids)
     for text in _text(tokenizer, (token.item() for token in tokens), ends, before=prompt[-1]):
         print(text, end="", flush=True)
     print()

@@ -31,6 +31,7 @@ class Encoded(NamedTuple):
 class _Assigned(NamedTuple):
     split: str
     text: str
+    starts_document: bool
     ends_document: bool
 
 
@@ -54,13 +55,15 @@ def token_dtype(tokenizer: Tokenizer) -> str:
 
 
 def _assign(pieces: Iterable[Piece], val_fraction: float) -> Iterator[_Assigned]:
-    """Gives every piece its split. A piece whose continuation goes to the other split ends there as well."""
+    """Gives every piece its split. A piece whose continuation goes to the other split ends there as well, and the
+    continuation starts."""
     held: _Assigned | None = None
     for piece in pieces:
-        split = split_of(piece.text, val_fraction)
+        split, starts = split_of(piece.text, val_fraction), True
         if held is not None:
-            yield held._replace(ends_document=held.ends_document or held.split != split)
-        held = _Assigned(split, piece.text, piece.ends_document)
+            starts = held.ends_document or held.split != split
+            yield held._replace(ends_document=starts)
+        held = _Assigned(split, piece.text, starts, piece.ends_document)
     if held is not None:
         yield held
 
@@ -81,11 +84,9 @@ def _encode(tokenizer: Tokenizer, batch: list[_Assigned]) -> dict[str, Encoded]:
     ids = {split: [] for split in SPLITS}
     documents, text_bytes = dict.fromkeys(SPLITS, 0), dict.fromkeys(SPLITS, 0)
     for part, part_ids in zip(batch, tokenizer.encode_batch([part.text for part in batch]), strict=True):
-        ids[part.split] += part_ids
+        ids[part.split] += tokenizer.document(part_ids, part.starts_document, part.ends_document)
         text_bytes[part.split] += len(part.text.encode())
-        if part.ends_document:
-            ids[part.split].append(tokenizer.end_id)
-            documents[part.split] += 1
+        documents[part.split] += part.ends_document
     dtype = token_dtype(tokenizer)
     return {split: Encoded(np.array(ids[split], dtype), documents[split], text_bytes[split]) for split in SPLITS}
 

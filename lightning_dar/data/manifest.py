@@ -1,7 +1,7 @@
 """What a prepared folder says about itself, and the checks before it is used.
 
 DIR/manifest.json     source fingerprint, tokenizer hash, counts, split rule, size of every shard
-DIR/tokenizer.json
+DIR/tokenizer.json    and what belongs to it: tokenizer_config.json, chat_template.jinja and the like
 DIR/train/            litdata shards of token ids (TokensLoader): index.json, chunk-<unit>-<number>.bin
 DIR/val/
 DIR/parts/i-of-n/     until they are merged: such a folder each, with what its units are in the manifest
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_dar.data.sources import find_files, fingerprint
-from lightning_dar.data.tokenizer import Tokenizer, bpe_size, load_tokenizer
+from lightning_dar.data.tokenizer import Tokenizer, boundaries_in_words, bpe_size, load_tokenizer
 from lightning_dar.errors import DataError
 
 FORMAT = 1
@@ -83,12 +83,27 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+def describe_tokenizer(spec: str, tokenizer: Tokenizer) -> dict[str, Any]:
+    return {
+        "spec": spec,
+        "sha256": tokenizer.hash,
+        "begin_ids": list(tokenizer.begin_ids),
+        "closing_ids": list(tokenizer.closing_ids),
+    }
+
+
 def read_tokenizer(directory: Path, manifest: dict[str, Any]) -> Tokenizer:
     """The tokenizer the shards were made with. Raises DataError where it is not that one any more."""
     path = directory / "tokenizer.json"
     tokenizer = load_tokenizer(str(path))
     if tokenizer.hash != manifest["tokenizer"]["sha256"]:
         raise DataError(f"{path}: not the tokenizer that made these shards (its hash differs from manifest.json)")
+    made = _identity_of(manifest)
+    if made != tokenizer.identity:
+        raise DataError(
+            f"{directory}: its documents {boundaries_in_words(*made[1:])}, by its tokenizer's files they "
+            f"{tokenizer.boundaries}, as prompts do; remove the folder to prepare it anew"
+        )
     return tokenizer
 
 
@@ -121,7 +136,7 @@ def _differences(manifest: dict[str, Any], request: Request) -> list[str]:
     has = {
         "data.source": (manifest["source_fingerprint"], ", ".join(manifest["source"])),
         "data.text_field": (manifest["text_field"],) * 2,
-        "data.tokenizer": _tokenizer_identity(manifest["tokenizer"]["spec"], manifest["tokenizer"]["sha256"]),
+        "data.tokenizer": _tokenizer_identity(manifest["tokenizer"]["spec"], _identity_of(manifest)),
         "data.val_fraction": (manifest["split"]["val_fraction"],) * 2,
     }
     asked = {
@@ -149,8 +164,15 @@ def _fingerprint(manifest: dict[str, Any], request: Request) -> str:
         raise
 
 
-def _tokenizer_identity(spec: str, sha256: str | None = None) -> tuple[str, str]:
-    """(what must agree, what is shown): the spec of bytes and bpe:N, the content of a tokenizer file."""
+def _identity_of(manifest: dict[str, Any]) -> tuple:
+    """Of the tokenizer that made the shards, see `Tokenizer.identity`; before there were `begin_ids`, it had none."""
+    made = manifest["tokenizer"]
+    return made["sha256"], tuple(made.get("begin_ids", ())), tuple(made.get("closing_ids", (manifest["end_id"],)))
+
+
+def _tokenizer_identity(spec: str, identity: tuple | None = None) -> tuple[Any, str]:
+    """(what must agree, what is shown): the spec of bytes and bpe:N, the identity of a tokenizer file."""
     if spec == "bytes" or bpe_size(spec) is not None:
         return spec, spec
-    return sha256 or load_tokenizer(spec).hash, spec
+    identity = identity or load_tokenizer(spec).identity
+    return identity, f"{spec}, whose documents {boundaries_in_words(*identity[1:])}"

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from lightning_dar.data.manifest import PARTS, SPLITS, Request, open_folder, open_prepared, read_json
+from lightning_dar.data.manifest import PARTS, SPLITS, Request, open_folder, open_prepared, read_json, read_tokenizer
 from lightning_dar.data.prepare import beside, check_not_empty, lock_path, locked, write_manifest
 from lightning_dar.data.shards import place_of, write_index
 from lightning_dar.data.units import Part
@@ -51,7 +51,7 @@ def _merge(request: Request, directory: Path, parts: list[Part]) -> None:
     manifest = read_json(plan)
     for split in SPLITS:
         _move_chunks([folder / split for folder in folders], directory / split, list(manifest[split]["chunks"]))
-    shutil.copyfile(folders[0] / "tokenizer.json", directory / "tokenizer.json")
+    read_tokenizer(folders[0], manifest).save(directory)
     os.replace(plan, directory / "manifest.json")
 
 

@@ -79,7 +79,7 @@ class Mix:
         first, *others = self.sets
         self.tokenizer = self.sets[first].tokenizer
         for name in others:
-            if self.sets[name].tokenizer.hash != self.tokenizer.hash:
+            if self.sets[name].tokenizer.identity != self.tokenizer.identity:
                 own, wanted = (self.sets[key].manifest["tokenizer"]["spec"] for key in (name, first))
                 raise DataError(
                     f"data.mix.{name}: another tokenizer than that of {first} ({own}, not {wanted}); prepare it anew "

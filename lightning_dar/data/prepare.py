@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_dar.data.encode import SPLIT_RULE, encode_units, split_of, token_dtype
-from lightning_dar.data.manifest import FORMAT, PARTS, SPLITS, Request, open_prepared
+from lightning_dar.data.manifest import FORMAT, PARTS, SPLITS, Request, describe_tokenizer, open_prepared
 from lightning_dar.data.pieces import Piece, read_pieces
 from lightning_dar.data.shards import Shards
 from lightning_dar.data.sources import SourceFile, find_files, fingerprint
@@ -121,7 +121,7 @@ def _build(request: Request, folder: Path, num_workers: int, part: Part | None) 
         "text_field": request.text_field,
         "source_fingerprint": fingerprint(files),
         "files": len(files),
-        "tokenizer": {"spec": request.tokenizer, "sha256": tokenizer.hash},
+        "tokenizer": describe_tokenizer(request.tokenizer, tokenizer),
         "vocab_size": tokenizer.vocab_size,
         "end_id": tokenizer.end_id,
         "token_dtype": token_dtype(tokenizer),
@@ -130,7 +130,7 @@ def _build(request: Request, folder: Path, num_workers: int, part: Part | None) 
     }
     if part is not None:
         manifest["part"] = {"number": part.number, "count": part.count, "units": chosen, "units_in_all": len(units)}
-    (folder / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
+    tokenizer.save(folder)
     write_manifest(folder / "manifest.json", manifest)
 
 

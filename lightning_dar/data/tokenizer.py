@@ -1,36 +1,55 @@
 """Text <-> token ids: raw bytes, a byte-level BPE trained on the source, or a tokenizer.json."""
 
 import hashlib
+import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from lightning_dar.data.tokenizer_files import (
+    BESIDE,
+    END_TOKENS,
+    MODEL_CONFIGS,
+    TOKENIZER_CONFIG,
+    TOKENIZER_FILE,
+    Files,
+    end_in,
+    files_in,
+    is_one_of,
+)
 from lightning_dar.errors import DataError, UsageError
 
-END_TOKENS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<|im_end|>")
 _NUM_BYTES = 256
 BYTES_JSON = '{"type": "bytes"}'
 
 
 class Tokenizer:
-    """Encodes text without adding special tokens; a document's end is `end_id`, which no text encodes to.
+    """Encodes text without adding special tokens; `document` adds those that begin and end one.
 
-    `decode(encode(text)) == text` for `bytes` and `bpe:N`.
+    `decode(encode(text)) == text` for `bytes` and `bpe:N`. A document's end is `end_id`, which no text encodes to. The
+    tokens before and after it are those of the post-processor in the tokenizer.json, as transformers adds them.
 
     Attributes:
         vocab_size: one more than the largest id.
-        end_id: the id that ends a document.
-        end_token: its text; empty for `bytes`.
+        begin_ids: what a document and a prompt begin with; mostly nothing, or one token.
+        closing_ids: what a document ends with, `end_id` among it.
+        files: what an equal tokenizer needs beside `to_json()`, content by name.
         hash: sha256 of `to_json()`.
     """
 
-    def __init__(self, json_text: str) -> None:
-        """Raises DataError where `json_text` is no tokenizer, or has none of `END_TOKENS`."""
+    def __init__(self, json_text: str, files: Files | None = None) -> None:
+        """`files` lie beside the tokenizer.json: its own ones, and the `MODEL_CONFIGS` of its model.
+
+        Raises:
+            DataError: `json_text` is no tokenizer, or a file names an end token that it does not have.
+        """
         self._json = json_text
         self.hash = hashlib.sha256(json_text.encode()).hexdigest()
+        self.files = {name: content for name, content in (files or {}).items() if is_one_of(name, BESIDE)}
+        self.begin_ids: tuple[int, ...] = ()
         if json_text == BYTES_JSON:
-            self._backend = None
-            self.vocab_size, self.end_id, self.end_token = _NUM_BYTES + 1, _NUM_BYTES, ""
+            self._backend, self._end = None, _NUM_BYTES
+            self.vocab_size, self.closing_ids = _NUM_BYTES + 1, (_NUM_BYTES,)
             return
         try:
             self._backend = _library().Tokenizer.from_str(json_text)
@@ -40,11 +59,13 @@ class Tokenizer:
         self._backend.no_padding()
         self._backend.encode_special_tokens = True  # "<|endoftext|>" inside a text is text, not a boundary
         vocabulary = self._backend.get_vocab(with_added_tokens=True)
-        ends = [token for token in END_TOKENS if token in vocabulary]
-        if not ends:
-            raise DataError(f"a tokenizer without an end token (one of {' '.join(END_TOKENS)})")
-        self.vocab_size, self.end_id = max(vocabulary.values()) + 1, vocabulary[ends[0]]
-        self.end_token = ends[0]
+        self.vocab_size = max(vocabulary.values(), default=-1) + 1
+        self._end = end_in(vocabulary, files or {})
+        self.begin_ids, added = self._added_ids(vocabulary)
+        own_end = () if self._end is None or self._end in added else (self._end,)
+        self.closing_ids = (*added, *own_end)
+        if end_in(vocabulary, self.files) != self._end:  # only the model names it
+            self.files[MODEL_CONFIGS[-1]] = json.dumps({"eos_token_id": self._end}).encode()
 
     @classmethod
     def from_json(cls, json_text: str) -> "Tokenizer":
@@ -52,6 +73,29 @@ class Tokenizer:
 
     def to_json(self) -> str:
         return self._json
+
+    @property
+    def end_id(self) -> int:
+        """Raises DataError where nothing names the token that ends a text."""
+        if self._end is None:
+            raise DataError(
+                f"a tokenizer without an end token (name it in {TOKENIZER_CONFIG} beside it, such as "
+                f'{{"eos_token": "<end>"}}; without a word it is one of {" ".join(END_TOKENS)})'
+            )
+        return self._end
+
+    @property
+    def has_end(self) -> bool:
+        return self._end is not None
+
+    @property
+    def identity(self) -> tuple:
+        """Equal where the same text becomes the same ids, in training and in prompts."""
+        return self.hash, self.begin_ids, self.closing_ids
+
+    @property
+    def boundaries(self) -> str:
+        return boundaries_in_words(self.begin_ids, self.closing_ids)
 
     def encode(self, text: str) -> list[int]:
         return self.encode_batch([text])[0]
@@ -61,14 +105,17 @@ class Tokenizer:
             return [list(text.encode()) for text in texts]
         return [row.ids for row in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
+    def document(self, ids: list[int], starts: bool = True, ends: bool = True) -> list[int]:
+        """`ids`, the text of a document or a part of it, with what begins and ends a document where it does."""
+        return [*(self.begin_ids if starts else ()), *ids, *(self.closing_ids if ends else ())]
+
     def encode_prompt(self, text: str) -> list[int]:
-        """As the model's own tools encode a prompt: special tokens are recognised, and added where its template has
-        some (a first token, say)."""
+        """As documents begin; special tokens in it are recognised."""
         if self._backend is None:
             return self.encode(text)
         self._backend.encode_special_tokens = False
         try:
-            return self._backend.encode(text, add_special_tokens=True).ids
+            return self.document(self._backend.encode(text, add_special_tokens=False).ids, ends=False)
         finally:
             self._backend.encode_special_tokens = True
 
@@ -77,6 +124,32 @@ class Tokenizer:
         if self._backend is None:
             return bytes(i for i in ids if i < _NUM_BYTES).decode("utf-8", "replace")
         return self._backend.decode(list(ids), skip_special_tokens=True)
+
+    def token(self, number: int) -> str:
+        """The text that the vocabulary has for an id; empty for `bytes`."""
+        return "" if self._backend is None else self._backend.id_to_token(number) or ""
+
+    def save(self, folder: Path) -> None:
+        """Writes the files from which `load_tokenizer` makes an equal one."""
+        for name, content in {TOKENIZER_FILE: self._json.encode(), **self.files}.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+
+    def _added_ids(self, vocabulary: Iterable[str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What the post-processor puts before and after a text."""
+        for text in ("a", *vocabulary):
+            row = self._backend.encode(text, add_special_tokens=True)
+            if 0 in row.special_tokens_mask:
+                first = row.special_tokens_mask.index(0)
+                last = len(row.ids) - row.special_tokens_mask[::-1].index(0)
+                return tuple(row.ids[:first]), tuple(row.ids[last:])
+        return (), ()
+
+
+def boundaries_in_words(begin_ids: Sequence[int], closing_ids: Sequence[int]) -> str:
+    """What documents do, to follow their name in a message."""
+    begin, end = (f"with id {', '.join(map(str, ids))}" if ids else "" for ids in (begin_ids, closing_ids))
+    return f"begin {begin} and end {end}" if begin else f"end {end or 'with no token'}"
 
 
 def bpe_size(spec: str) -> int | None:
@@ -100,17 +173,21 @@ def check_spec(spec: str) -> None:
 
 
 def load_tokenizer(spec: str) -> Tokenizer:
-    """`bytes`, or a tokenizer.json given by its path or its folder.
+    """`bytes`, or a tokenizer.json given by its path or its folder, with the files beside it.
 
     Raises:
-        DataError: the file is missing, is no tokenizer, or has no end token.
+        DataError: the file is missing, is no tokenizer, or nothing names its end token.
     """
     if spec == "bytes":
         return Tokenizer(BYTES_JSON)
     path = Path(spec).expanduser()
-    path = path / "tokenizer.json" if path.is_dir() else path
+    path = path / TOKENIZER_FILE if path.is_dir() else path
     try:
-        return Tokenizer(path.read_text(encoding="utf-8"))
+        beside = files_in(path.parent, (*BESIDE, *MODEL_CONFIGS))
+        files = {name: other.read_bytes() for name, other in beside.items()}
+        tokenizer = Tokenizer(path.read_bytes().decode(), files)
+        _ = tokenizer.end_id  # raises where there is none
+        return tokenizer
     except OSError as error:
         raise DataError(f"data.tokenizer: cannot read {path} ({error.strerror})") from error
     except (DataError, UnicodeDecodeError) as error:

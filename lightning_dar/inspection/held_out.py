@@ -62,7 +62,7 @@ def check_same_text(checkpoints: Sequence[Checkpoint]) -> Tokenizer:
     first, *others = checkpoints
     tokenizer = tokenizer_of(first)
     for other in others:
-        if tokenizer_of(other).to_json() != tokenizer.to_json():
+        if tokenizer_of(other).identity != tokenizer.identity:
             raise DataError(
                 f"'{other.path}' has another tokenizer than '{first.path}': losses on the same text do not compare; "
                 "inspect them one by one"
@@ -156,7 +156,7 @@ def validation_windows(
     data = TextData(**{**settings, "seq_len": seq_len, "val_windows": min(most, limit or most), "num_workers": 0})
     data.prepare_data()
     data.setup()
-    if data.tokenizer is not None and data.tokenizer.to_json() != tokenizer.to_json():
+    if data.tokenizer is not None and data.tokenizer.identity != tokenizer.identity:
         raise DataError(
             f"data.tokenizer: {data.folder} was prepared with another tokenizer than that of '{checkpoint.path}'; "
             "give --text, or another --data.source"

@@ -11,9 +11,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from lightning_dar.checkpoint.carried import FILES_KEY, packed, unpacked
 from lightning_dar.checkpoint.description import DESCRIPTION_KEY, describe
 from lightning_dar.checkpoint.load import Checkpoint, build_on_meta, load_weights, open_checkpoint
+from lightning_dar.checkpoint.settings import make_tokenizer, tokenizer_of
 from lightning_dar.data.progress import batches_since_step, leave_out_unfinished_step
+from lightning_dar.data.tokenizer import Tokenizer
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.model import RopeScaling, Transformer, build_transformer, resolve_config
 from lightning_dar.residual import ResidualConfig
@@ -74,7 +77,8 @@ class LanguageModel(L.LightningModule):
         self.init_from, self.freeze_base = init_from, freeze_base
         self.activation_checkpointing, self.compile_sublayers = activation_checkpointing, compile
         self.hf_config: dict[str, Any] | None = None
-        self.known_tokenizer: str | None = None
+        self.known_tokenizer: Tokenizer | None = None  # of the weights that training starts from, or goes on with
+        self.files: dict[str, bytes] = {}  # what else came with those weights
         self.finite_steps = FiniteSteps(non_finite, max_skipped_steps)
         self._random_states: list[dict[str, Any]] = []  # by rank, of the run that is resumed
         self._random_at_step: dict[str, Any] = {}  # before the first batch of a step of several
@@ -119,7 +123,9 @@ class LanguageModel(L.LightningModule):
         self.residual = replace(asked, name=wired.name, options=wired.options)
         self.config = replace(checkpoint.config, attention_backend=backend or checkpoint.config.attention_backend)
         self.hf_config = checkpoint.description.get("hf_config")
-        self.known_tokenizer = checkpoint.description["tokenizer"]
+        if checkpoint.description["tokenizer"] is not None:
+            self.known_tokenizer = tokenizer_of(checkpoint)
+        self.files = checkpoint.files
 
     def setup(self, stage: str) -> None:
         """Takes from the data what the model and the metrics need to know of it.
@@ -221,6 +227,7 @@ class LanguageModel(L.LightningModule):
         checkpoint[DESCRIPTION_KEY] = describe(
             self.config, self.model.residual, self.residual, tokenizer, self.hf_config
         )
+        checkpoint[FILES_KEY] = packed(self._files())
         checkpoint["hyper_parameters"]["vocab_size"] = self.config.vocab_size
         unfinished = batches_since_step(self.trainer)
         drawn = self._random_at_step if unfinished else random_state(self.device)
@@ -231,7 +238,9 @@ class LanguageModel(L.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raises DataError where the data's ids mean other tokens than the checkpoint's."""
         description = checkpoint.get(DESCRIPTION_KEY, {})
-        self.known_tokenizer, self.hf_config = description.get("tokenizer"), description.get("hf_config")
+        self.hf_config, self.files = description.get("hf_config"), unpacked(checkpoint.get(FILES_KEY, {}))
+        if description.get("tokenizer") is not None:
+            self.known_tokenizer = make_tokenizer(description["tokenizer"], self.files, self.hf_config)
         self._check_tokenizer()
         self._random_states = checkpoint.get(RANDOM_KEY, [])
         self.finite_steps.skipped = checkpoint.get(SKIPPED_KEY, 0)
@@ -248,9 +257,25 @@ class LanguageModel(L.LightningModule):
             self._random_at_step = random_state(self.device)
 
     def _check_tokenizer(self) -> None:
-        tokenizer = getattr(self, "tokenizer", None)
-        if self.known_tokenizer is not None and tokenizer is not None and tokenizer.to_json() != self.known_tokenizer:
+        """Raises DataError where the data's ids mean others than those of the weights, or end documents otherwise."""
+        tokenizer, known = getattr(self, "tokenizer", None), self.known_tokenizer
+        if tokenizer is None or (known is None and not self.files and self.hf_config is None):
+            return
+        if known is None:
+            known = make_tokenizer(tokenizer.to_json(), self._files(), self.hf_config)
+        if tokenizer.hash != known.hash:
             raise DataError("data.tokenizer: the data were prepared with another tokenizer than the checkpoint's")
+        if tokenizer.identity != known.identity:
+            raise DataError(
+                f"data.tokenizer: the data's documents {tokenizer.boundaries}, by the checkpoint's own files they "
+                f"{known.boundaries}; lay those files beside the tokenizer.json"
+            )
+
+    def _files(self) -> dict[str, bytes]:
+        """What a checkpoint keeps: the files of the model that this one comes from, else of the data's tokenizer."""
+        if self.known_tokenizer is not None or self.tokenizer is None:
+            return self.files
+        return {**self.tokenizer.files, **self.files}
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Summed loss in nats, and the number of tokens it sums over; training and validation share it."""

@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save_file
 from lightning_dar import load_model
 from lightning_dar.checkpoint import convert as conversion
 from lightning_dar.checkpoint import output as outputs
-from lightning_dar.checkpoint.load import open_checkpoint
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "tests/reference"
@@ -207,18 +206,6 @@ def test_a_trained_checkpoint_becomes_a_folder_that_validates_the_same(fit, run)
     status, _, err = run("fit", "--ckpt_path", "out")
     assert status == 2
     assert "start from its weights by --model.init_from out" in only_line(err)
-
-
-def test_a_trained_checkpoint_brings_its_tokenizer_to_transformers(fit, run):
-    from transformers import AutoTokenizer
-
-    fit("--data.tokenizer=bpe:300", "--data.dir=bpe_shards")
-    checkpoint = "runs/test/version_0/checkpoints/last.ckpt"
-    status, _, err = run("convert", "--source", checkpoint, "--output", "hf", "--format", "hf")
-    assert status == 0, err
-    tokenizer = AutoTokenizer.from_pretrained("hf")
-    assert tokenizer.decode(tokenizer.encode("tan kori.")) == "tan kori."
-    assert tokenizer.eos_token_id == open_checkpoint("hf").end_ids[0] == 0
 
 
 def test_help_says_what_it_takes(run):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from command_line import fit_args
 from safetensors.torch import load_file
+from spoken import chat_files, lay
 
 from lightning_dar import load_model
 from lightning_dar.checkpoint.load import open_checkpoint
@@ -27,7 +28,9 @@ trainer:
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
 def test_a_sharded_checkpoint_opens_everywhere(run, text_folder, tmp_path):
     Path("sharded.yaml").write_text(STRATEGY)
+    words = lay(tmp_path / "words", chat_files())
     args = [*fit_args(text_folder), "--config", "sharded.yaml", "--model.residual.name=delta-block"]
+    args.append("--data.tokenizer=words")
     command = [sys.executable, ROOT / "cli.py", *args, "--model.residual.options.num_blocks=2"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
@@ -45,5 +48,9 @@ def test_a_sharded_checkpoint_opens_everywhere(run, text_folder, tmp_path):
     for name, tensor in load_model(folder).state_dict().items():
         assert torch.equal(tensor, single[name])
     assert open_checkpoint("single").residual.options["num_blocks"] == 2
+    status, _, err = run("convert", "--source", folder, "--output", "hf", "--format", "hf")
+    assert status == 0, err
+    for name in ("tokenizer.json", "chat_template.jinja", "tokenizer.model", "additional_chat_templates/tools.jinja"):
+        assert Path("hf", name).read_bytes() == (words / name).read_bytes()
     status, out, err = run("generate", "--ckpt_path", folder, "--prompt", "ta", "--max_new_tokens=4")
     assert status == 0, err
