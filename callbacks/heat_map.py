@@ -1,7 +1,6 @@
 """Drawing routing: which source each site reads, and how sharply."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 from lightning_dar.diagnostics.probe import SiteRouting
@@ -52,8 +51,10 @@ def pixels(figure: Any) -> Any:
     return np.asarray(canvas.buffer_rgba())[..., :3]
 
 
-def save_png(picture: Any, path: Path) -> None:
+def save_png(picture: Any, path: str) -> None:
+    """To a file, or behind a URL."""
+    import fsspec
     from matplotlib.image import imsave
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    imsave(path, picture)
+    with fsspec.open(path, "wb", auto_mkdir=True) as file:
+        imsave(file, picture, format="png")

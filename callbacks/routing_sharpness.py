@@ -1,6 +1,6 @@
 """Is routing sharp, or has it collapsed to the mean of its sources?"""
 
-from pathlib import Path
+import os
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -18,6 +18,7 @@ from callbacks.measuring import (
     watch,
 )
 from lightning_dar.diagnostics.probe import STATISTICS, RoutingProbe, SiteRouting, mean_sharpness
+from lightning_dar.training.loggers import kind_of, run_folder
 
 
 class RoutingSharpness(Measuring):
@@ -27,9 +28,9 @@ class RoutingSharpness(Measuring):
 
     In training each of them as `routing/NAME` (all routed sites), `routing/NAME_shallow`, `_middle` and `_deep` (thirds
     of the depth) and `routing_sites/NAME_07`. In validation, on its first batches: `val/sharpness`,
-    `val/sharpness_deep`, and two pictures, as TensorBoard images and the last ones as files beside the logs:
-    `routing/heat_map` (routing.png), site by source, and `routing/by_depth` (routing_by_depth.png). A site with fewer
-    than two sources routes nothing and is left out, and so is `standard` altogether.
+    `val/sharpness_deep`, and two pictures, as images in the loggers that take them and the last ones as files in the
+    run's folder: `routing/heat_map` (routing.png), site by source, `routing/by_depth` (routing_by_depth.png). A site
+    with fewer than two sources routes nothing and is left out, and so is `standard` altogether.
 
     Args:
         every_n_steps: optimizer steps between two measurements in training.
@@ -42,7 +43,7 @@ class RoutingSharpness(Measuring):
     def __init__(self, every_n_steps: int = 50, micro_batches: int = 4, val_batches: int = 4):
         super().__init__(every_n_steps, micro_batches)
         self.val_batches = val_batches
-        self.pictures: dict[str, Path] = {}
+        self.pictures: dict[str, str] = {}
         self._val_probe: RoutingProbe | None = None
 
     def measured(self, trainer: Trainer, pl_module: LightningModule, probe: RoutingProbe) -> None:
@@ -74,11 +75,13 @@ class RoutingSharpness(Measuring):
         deep = mean_sharpness(sites, probe.num_sites, third="deep")
         pl_module.log("val/sharpness", mean_sharpness(sites, probe.num_sites), sync_dist=True)  # equal on all ranks
         pl_module.log("val/sharpness_deep", deep, sync_dist=True)
-        log_dir = trainer.log_dir  # asks all ranks
-        if trainer.is_global_zero and not trainer.sanity_checking and trainer.logger is not None:
-            self._draw(trainer, sites, probe.num_sites, log_dir)
+        if trainer.sanity_checking or trainer.logger is None:
+            return
+        folder = run_folder(trainer)  # asks all ranks
+        if trainer.is_global_zero:
+            self._draw(trainer, sites, probe.num_sites, folder)
 
-    def _draw(self, trainer: Trainer, sites: dict[int, SiteRouting], num_sites: int, log_dir: str | None) -> None:
+    def _draw(self, trainer: Trainer, sites: dict[int, SiteRouting], num_sites: int, folder: str) -> None:
         title = f"step {trainer.global_step}"
         for name, file, figure in (
             ("heat map", "routing.png", draw_routing(sites, title)),
@@ -86,8 +89,6 @@ class RoutingSharpness(Measuring):
         ):
             tag, picture = f"routing/{name.replace(' ', '_')}", pixels(figure)
             for logger in trainer.loggers:
-                if hasattr(getattr(logger, "experiment", None), "add_image"):
-                    logger.experiment.add_image(tag, picture, logged_step(trainer.global_step), dataformats="HWC")
-            if log_dir is not None:
-                self.pictures[name] = Path(log_dir) / file
-                save_png(picture, self.pictures[name])
+                kind_of(type(logger)).log_picture(logger, tag, picture, logged_step(trainer.global_step))
+            self.pictures[name] = os.path.join(folder, file)
+            save_png(picture, self.pictures[name])

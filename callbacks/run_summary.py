@@ -1,6 +1,6 @@
 """What came out of a run, and where it lies."""
 
-from pathlib import Path
+import shlex
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -9,6 +9,7 @@ from callbacks.measuring import routes
 from callbacks.routing_sharpness import RoutingSharpness
 from callbacks.sample_text import SampleText
 from lightning_dar.residual.registry import is_plugin
+from lightning_dar.training.loggers import kind_of, shown
 
 
 class RunSummary(Callback):
@@ -32,9 +33,8 @@ class RunSummary(Callback):
         self._first_loss = state_dict["first_loss"]
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        log_dir = trainer.log_dir  # asks all ranks
         if trainer.is_global_zero:
-            rows = [*self._results(trainer, pl_module), *_places(trainer, pl_module, log_dir)]
+            rows = [*self._results(trainer, pl_module), *_places(trainer, pl_module)]
             width = max(len(name) for name, _ in rows)
             print("\n" + "\n".join(f"  {name:<{width}}  {value}" for name, value in rows))
 
@@ -59,7 +59,7 @@ class RunSummary(Callback):
         return rows
 
 
-def _places(trainer: Trainer, pl_module: LightningModule, log_dir: str | None) -> list[tuple[str, str]]:
+def _places(trainer: Trainer, pl_module: LightningModule) -> list[tuple[str, str]]:
     rows = []
     for callback in trainer.callbacks:
         if isinstance(callback, SampleText) and callback.text is not None:
@@ -67,20 +67,15 @@ def _places(trainer: Trainer, pl_module: LightningModule, log_dir: str | None) -
     checkpoint: Any = trainer.checkpoint_callback
     saved = getattr(checkpoint, "last_model_path", "") or getattr(checkpoint, "best_model_path", "")
     if saved:
-        rows.append(("checkpoint", _short(saved)))
+        rows.append(("checkpoint", shown(saved)))
         module = type(pl_module.model.residual).__module__
-        plugins = f" --plugins {module}" if is_plugin(module) else ""
-        rows.append(("to validate it", f"python cli.py validate --ckpt_path {_short(saved)}{plugins}"))
+        plugins = ["--plugins", module] if is_plugin(module) else []
+        rows.append(
+            ("to validate it", shlex.join(["python", "cli.py", "validate", "--ckpt_path", shown(saved), *plugins]))
+        )
     for callback in trainer.callbacks:
         if isinstance(callback, RoutingSharpness):
-            rows += [(f"routing {name}", _short(path)) for name, path in callback.pictures.items()]
-    if log_dir is not None:
-        rows.append(("logs", _short(log_dir)))
-        rows.append(("to look at them", f"tensorboard --logdir {_short(Path(log_dir).parent)}"))
+            rows += [(f"routing {name}", shown(path)) for name, path in callback.pictures.items()]
+    for logger in trainer.loggers:
+        rows += kind_of(type(logger)).places(logger)
     return rows
-
-
-def _short(path: str | Path) -> str:
-    """Relative to the working directory where it lies below it."""
-    path = Path(path).absolute()
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

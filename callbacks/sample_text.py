@@ -6,10 +6,11 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from callbacks.measuring import logged_step
 from lightning_dar.errors import UsageError
 from lightning_dar.model.generate import generate
+from lightning_dar.training.loggers import kind_of
 
 
 class SampleText(Callback):
-    """Continues a prompt after every validation, into the logger's text tab; `RunSummary` shows the last one.
+    """Continues a prompt after every validation, into the logger's texts; `RunSummary` shows the last one.
 
     Args:
         prompt: text to continue.
@@ -50,5 +51,4 @@ class SampleText(Callback):
             )
         self.text = tokenizer.decode(ids[0].tolist())
         for logger in trainer.loggers:
-            if hasattr(getattr(logger, "experiment", None), "add_text"):
-                logger.experiment.add_text("sample", f"```\n{self.text}\n```", logged_step(trainer.global_step))
+            kind_of(type(logger)).log_text(logger, "sample", self.text, logged_step(trainer.global_step))

@@ -1,19 +1,22 @@
 """`--ckpt_path last`: the newest run that a config's trainer has made goes on as if it had never stopped."""
 
-import re
 from pathlib import Path
 from typing import Any
 
 from jsonargparse import Namespace
+from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_only
 
 from lightning_dar.checkpoint.load import Checkpoint
 from lightning_dar.checkpoint.saved import newest_in, steps_of
 from lightning_dar.errors import UsageError
+from lightning_dar.training.loggers import class_named, kind_of, local
 
 TENSORBOARD = "lightning.pytorch.loggers.TensorBoardLogger"
 SAVING = "ModelCheckpoint"
 DEFAULT_NAME = "lightning_logs"  # Lightning's
-RUN_KEY = "lightning_dar_run"  # in a checkpoint: the version of its run's first logger
+RUN_KEY = "lightning_dar_run"  # in a checkpoint: what `run_of` gives
 
 
 def last_checkpoint(trainer: Namespace) -> Checkpoint | None:
@@ -29,55 +32,67 @@ def last_checkpoint(trainer: Namespace) -> Checkpoint | None:
     return next((found for folder in folders if (found := newest_in(folder))), None)
 
 
-def same_logs(trainer: Namespace, checkpoint: Checkpoint) -> dict[str, Any]:
-    """Settings of the trainer with which its logger goes on in the run's own folder.
+def run_of(loggers: list[Logger]) -> list[dict[str, Any]]:
+    """The class and the version of each logger: the run that a checkpoint belongs to."""
+    return [{"logger": _name(type(logger)), "version": logger.version} for logger in loggers]
 
-    What the interrupted run has logged of the steps after the checkpoint is overridden as those are done again.
-    """
-    loggers = _loggers(trainer)
-    if not loggers or loggers[0].class_path != TENSORBOARD:
-        return {}
-    settings = {
-        **loggers[0].init_args.as_dict(),
-        "version": checkpoint.content.get(RUN_KEY),
-        "default_hp_metric": False,  # which the first start has logged
-        "purge_step": steps_of(checkpoint),
-    }
-    first = {"class_path": TENSORBOARD, "init_args": settings}
-    return {"logger": [first, *(logger.as_dict() for logger in loggers[1:])]}
+
+def same_logs(trainer: Namespace, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Settings of the trainer with which its loggers go on in the runs that the checkpoint belongs to. A logger that
+    has been added since begins a run of its own."""
+    runs, loggers = _saved_run(checkpoint), []
+    for logger in _loggers(trainer):
+        entry, cls = logger.as_dict(), class_named(logger.class_path)
+        run = next((run for run in runs if run["logger"] == _name(cls)), None)
+        if run is not None:
+            runs.remove(run)
+            settings = entry.get("init_args", {})
+            entry["init_args"] = kind_of(cls).continued(settings, run["version"], steps_of(checkpoint))
+        loggers.append(entry)
+    return {"logger": loggers} if loggers else {}
+
+
+@rank_zero_only
+def take_up_logs(trainer: Trainer, checkpoint: Checkpoint) -> None:
+    """Makes the loggers that `same_logs` has set up go on where the checkpoint was saved."""
+    versions = [(run["logger"], run["version"]) for run in _saved_run(checkpoint)]
+    for logger in trainer.loggers:
+        if (_name(type(logger)), logger.version) in versions:
+            kind_of(type(logger)).take_up(logger, steps_of(checkpoint))
+
+
+def _saved_run(checkpoint: Checkpoint) -> list[dict[str, Any]]:
+    saved = checkpoint.content.get(RUN_KEY)
+    if saved is None or isinstance(saved, list):
+        return list(saved or [])
+    return [{"logger": _name(TensorBoardLogger), "version": saved}]  # of an earlier release
+
+
+def _name(cls: Any) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _told_folder(trainer: Namespace) -> Path | None:
     """Of the last ModelCheckpoint, which is also the one that `callbacks.Interruption` saves beside."""
     saving = [callback for callback in trainer.callbacks or [] if callback.class_path.endswith(SAVING)]
     folder = saving[-1].get("init_args", Namespace()).get("dirpath") if saving else None
-    return _local(folder).expanduser() if folder else None
+    return local(folder).expanduser() if folder else None
 
 
 def _runs(trainer: Namespace) -> list[Path]:
     """The folders of all runs, the newest first."""
-    loggers = _loggers(trainer)
+    root, loggers = trainer.default_root_dir or ".", _loggers(trainer)
     if not loggers:
-        return [_local(trainer.default_root_dir or ".")]
-    if loggers[0].class_path != TENSORBOARD:
+        return [local(root)]
+    settings = loggers[0].get("init_args", Namespace()).as_dict()
+    folders = kind_of(class_named(loggers[0].class_path)).run_folders(settings, root)
+    if folders is None:
         name = loggers[0].class_path.rpartition(".")[2]
         raise UsageError(
             f"--ckpt_path last: {name} does not tell where its runs are; give the checkpoint's path, or a folder "
             f"(dirpath) for {SAVING}"
         )
-    settings = loggers[0].init_args
-    root, version = _local(settings.save_dir) / (settings.get("name") or ""), settings.get("version")
-    if version is not None:
-        return [root / (version if isinstance(version, str) else f"version_{version}")]
-    numbers = [re.fullmatch(r"version_(\d+)", path.name) for path in root.glob("version_*")]
-    newest_first = sorted((int(number[1]) for number in numbers if number), reverse=True)
-    return [root / f"version_{number}" for number in newest_first]
-
-
-def _local(folder: str | Path) -> Path:
-    if "://" in str(folder):
-        raise UsageError(f"--ckpt_path last: {folder} is not looked into; give the checkpoint's path")
-    return Path(folder)
+    return folders
 
 
 def _loggers(trainer: Namespace) -> list[Namespace]:

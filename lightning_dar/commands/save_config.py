@@ -1,15 +1,18 @@
 """The settings of a run, beside its logs and in its checkpoints."""
 
 import json
+import os
 from functools import cached_property
 from typing import Any
 
 from jsonargparse import Namespace
+from lightning.fabric.utilities.cloud_io import get_filesystem
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, SaveConfigCallback
 
 from lightning_dar.checkpoint.settings import TRAINER_KEY
-from lightning_dar.commands.continued import RUN_KEY
+from lightning_dar.commands.continued import RUN_KEY, run_of
+from lightning_dar.training.loggers import run_folder
 
 
 class SaveConfig(SaveConfigCallback):
@@ -27,15 +30,21 @@ class SaveConfig(SaveConfigCallback):
         config = config.clone()
         for key, value in (given or {}).items():
             config[key] = value
-        super().__init__(parser, config, **options)
+        super().__init__(parser, config, save_to_log_dir=False, **options)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit" and trainer.logger is not None:
+            self._folder = run_folder(trainer)  # asks all ranks
             super().setup(trainer, pl_module, stage)
+
+    def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        get_filesystem(self._folder).makedirs(self._folder, exist_ok=True)
+        path = os.path.join(self._folder, self.config_filename)
+        self.parser.save(self.config, path, skip_none=False, overwrite=self.overwrite, multifile=self.multifile)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint[TRAINER_KEY] = self._settings
-        checkpoint[RUN_KEY] = trainer.loggers[0].version if trainer.loggers else None
+        checkpoint[RUN_KEY] = run_of(trainer.loggers)
         for logger in trainer.loggers:
             logger.save()  # what comes before a checkpoint is not logged again after it
 

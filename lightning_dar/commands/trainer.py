@@ -18,7 +18,7 @@ from lightning_dar.checkpoint.load import Checkpoint, open_checkpoint
 from lightning_dar.checkpoint.saved import open_or_offer, steps_of
 from lightning_dar.checkpoint.settings import own_tokenizer, settings_of
 from lightning_dar.commands import PLAIN, plain_command
-from lightning_dar.commands.continued import last_checkpoint, same_logs
+from lightning_dar.commands.continued import last_checkpoint, same_logs, take_up_logs
 from lightning_dar.commands.contradictions import refuse_another_optimizer, refuse_contradictions
 from lightning_dar.commands.hardware import check_gpu, check_launch, settle_precision
 from lightning_dar.commands.notice import notice
@@ -149,7 +149,7 @@ class RoutedCLI(LightningCLI):
         self.config = parser.parse_args(args)
         subcommand = self.config.subcommand
         path = self.config[subcommand].get("ckpt_path")
-        self.checkpoint = None
+        self.checkpoint, self.goes_on = None, False
         if subcommand == "fit" and path == "last":
             self._go_on()
         elif path is not None and path not in FOUND_BY_LIGHTNING:
@@ -176,6 +176,7 @@ class RoutedCLI(LightningCLI):
         if self._is_done():
             notice(f"--ckpt_path last: {self.checkpoint.path} has done all {trainer.max_steps} steps, nothing is left")
             raise SystemExit(0)
+        self.goes_on = True
         self.save_config_kwargs["given"] = {"ckpt_path": None, "trainer.logger": trainer.logger}
         self.config.fit.ckpt_path = str(self.checkpoint.path)
         self._override(trainer=same_logs(trainer, self.checkpoint))
@@ -247,6 +248,8 @@ class RoutedCLI(LightningCLI):
             trainer.strategy.checkpoint_io = WholeFiles()
         if self.subcommand == "fit" and self.checkpoint is not None:
             _check_reads(trainer, self.checkpoint.path)
+        if self.goes_on:
+            take_up_logs(trainer, self.checkpoint)
         return trainer
 
     def _drop_idle_callbacks(self, trainer: Namespace) -> None:

@@ -35,7 +35,7 @@ def test_pictures_are_images_in_the_logs_and_files(tmp_path):
         images = logged.Images(f"routing/{name.replace(' ', '_')}")
         assert [event.step for event in images] == [0, 1]
         assert all(image.encoded_image_string.startswith(b"\x89PNG") for image in images)
-        assert callback.pictures[name] == Path(trainer.log_dir) / file
+        assert Path(callback.pictures[name]) == Path(trainer.log_dir) / file
         assert matplotlib.image.imread(callback.pictures[name]).std() > 0.05, "not a blank picture"
 
 

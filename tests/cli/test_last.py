@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from command_line import fit_args, only_line
+from lightning.pytorch.loggers import Logger
 
 LAST = "--ckpt_path=last"
 
@@ -77,16 +78,28 @@ def test_lightnings_default_logger_and_none_at_all(logger, run, text_folder):
     assert steps(folder / "last.ckpt") == 6
 
 
-def test_a_logger_that_keeps_no_versions_needs_a_folder_for_the_checkpoints(run, text_folder):
+class Silent(Logger):
+    """Of a kind that nothing is known of."""
+
+    name, version = "silent", "1"
+
+    def log_metrics(self, metrics, step=None):
+        pass
+
+    def log_hyperparams(self, params):
+        pass
+
+
+def test_a_logger_of_an_unknown_kind_needs_a_folder_for_the_checkpoints(run, text_folder):
     args = [arg for arg in fit_args(text_folder) if ".logger." not in arg]
-    csv = ["--trainer.logger=lightning.pytorch.loggers.CSVLogger", "--trainer.logger.save_dir=csv"]
-    status, _, err = run(*args, *csv, LAST)
+    own = ["--trainer.logger=tests.cli.test_last.Silent"]
+    status, _, err = run(*args, *own, LAST)
     assert status == 2
-    assert "CSVLogger does not tell where its runs are" in only_line(err)
+    assert "Silent does not tell where its runs are" in only_line(err)
     saving = "--trainer.callbacks+=lightning.pytorch.callbacks.ModelCheckpoint"
     told = [saving, "--trainer.callbacks.dirpath=kept", "--trainer.callbacks.every_n_train_steps=2"]
     for most in (4, 6):
-        status, _, err = run(*args, *csv, *told, LAST, f"--trainer.max_steps={most}")
+        status, _, err = run(*args, *own, *told, LAST, f"--trainer.max_steps={most}")
         assert status == 0, err
     assert max(steps(path) for path in Path("kept").glob("*.ckpt")) == 6
 
