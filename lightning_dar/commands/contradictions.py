@@ -8,8 +8,10 @@ from lightning_dar.errors import UsageError
 from lightning_dar.residual import ResidualConfig
 from lightning_dar.residual.build import checked_options
 from lightning_dar.residual.registry import residual_class
+from lightning_dar.training.optimizer import OptimizerConfig
 
-IN_THE_OPTIMIZER = {"lr", "routing_lr", "weight_decay", "decay", "betas", "eps"}  # restored with its state
+IN_THE_OPTIMIZER = ("name", "lr", "routing_lr", "weight_decay", "decay", "betas", "eps", "momentum")
+"""Restored with its state."""
 
 
 def refuse_contradictions(checkpoint: Checkpoint, model: Namespace) -> None:
@@ -38,8 +40,8 @@ def _is_unset(residual: Namespace) -> bool:
 
 def refuse_another_optimizer(checkpoint: Checkpoint, asked: Namespace) -> None:
     """Raises UsageError for what a resumed optimizer would take from the checkpoint without a word."""
-    saved = checkpoint.content[MODEL_KEY].get("optimizer", {})
-    for key in IN_THE_OPTIMIZER & saved.keys():
+    saved = {"name": OptimizerConfig.name, **checkpoint.content[MODEL_KEY].get("optimizer", {})}
+    for key in (key for key in IN_THE_OPTIMIZER if key in saved):
         value, has = (list(each) if isinstance(each, tuple) else each for each in (asked[key], saved[key]))
         if value != has:
             raise UsageError(

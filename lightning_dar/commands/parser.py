@@ -18,14 +18,16 @@ class OneLine:
 
 
 def _shorten(line: str) -> str:
-    """`option=value: must be int or null`, where the parser says only that a value has another type."""
+    """`option=value: must be int or null`, where the parser says only that a value has another type, or is none of
+    those that are possible."""
     key = re.match(r'Parser key "([^"]+)"', line)
     value = re.search(r"(?:Given value|Got value): (.*)$", line)
-    kinds = dict.fromkeys(re.findall(r"Expected an? <class '(\w+)'>", line))
-    if not (key and value and kinds):
+    expected = re.findall(r"Expected an? (?:<class '(\w+)'>|typing\.Literal\[([^\]]*)\])", line)
+    if not (key and value and expected):
         return line
-    names = ["null" if kind == "NoneType" else kind for kind in kinds]
-    return f"{key[1]}={value[1]}: must be {' or '.join(names)}"
+    names = [name for kind, choices in expected for name in (kind or choices.replace("'", "")).split(", ")]
+    kinds = dict.fromkeys("null" if name == "NoneType" else name for name in names)
+    return f"{key[1]}={value[1]}: must be {' or '.join(kinds)}"
 
 
 class PlainParser(OneLine, ArgumentParser):

@@ -77,6 +77,7 @@ def _setting(options: Namespace) -> tuple[Any, ResidualConfig]:
         precision=str(options.trainer.precision or "32-true"),
         strategy=strategy_of(options, gpus),
         checkpointing=options.model.activation_checkpointing,
+        optimizer=options.model.optimizer.name,
         gpus=gpus,
         gpus_per_node=options.gpus_per_node,
         device=device_by_name(options.gpu),

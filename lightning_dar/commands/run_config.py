@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from jsonargparse import Namespace
@@ -19,12 +19,12 @@ from lightning_dar.residual import ResidualConfig
 
 SIZES = tuple(signature(resolve_config).parameters)
 READ = {
-    "model": (*SIZES, "residual", "init_from", "freeze_base", "activation_checkpointing"),
+    "model": (*SIZES, "residual", "optimizer", "init_from", "freeze_base", "activation_checkpointing"),
     "data": ("seq_len", "batch_size", "tokenizer"),
     "trainer": ("precision", "accumulate_grad_batches", "devices", "num_nodes", "strategy", "max_steps"),
     "plugins": None,
 }
-NOT_READ = ("optimizer", "compile")
+NOT_READ = ("compile", "non_finite", "max_skipped_steps")
 """Of `model`: what changes neither sizes nor, as far as is reckoned, times. Other keys there are misspelt."""
 
 
@@ -33,6 +33,7 @@ def add_run_config(parser: PlainParser) -> None:
     parser.add_argument("--config", action="config", help="Config of a run, as for fit. Repeat it to add overlays.")
     parser.add_function_arguments(resolve_config, "model")
     parser.add_argument("--model.residual", type=ResidualConfig, default=ResidualConfig(), help="As for fit.")
+    parser.add_argument("--model.optimizer.name", type=Literal["adamw", "muon"], default="adamw", help="As for fit.")
     parser.add_argument("--model.init_from", type=str | None, default=None, help="As for fit: its sizes.")
     parser.add_argument("--model.freeze_base", type=bool, default=False, help="As for fit; not planned for.")
     parser.add_argument(
@@ -85,6 +86,9 @@ def _part(path: str) -> dict[str, Any]:
         if section in content:
             own = content[section]
             part[section] = own if keys is None else {key: own[key] for key in keys if key in own}
+    optimizer = part.get("model", {}).pop("optimizer", None)
+    if isinstance(optimizer, dict) and "name" in optimizer:  # its rates change nothing here
+        part["model"]["optimizer"] = {"name": optimizer["name"]}
     return part
 
 

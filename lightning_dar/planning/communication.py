@@ -2,7 +2,8 @@
 
     ddp           gradients summed over all GPUs once: 2 (g-1)/g N, by rings
     fsdp, fsdp2   every micro-batch: weights gathered in the forward and again in the backward, gradients summed and
-                  scattered: (g-1)/g N each. The root (embedding, head, routing) is gathered once.
+                  scattered: (g-1)/g N each. The root (embedding, head, routing) is gathered once. Muon gathers its
+                  updates, once a step.
 
 Rings run within nodes over the GPUs' links, between nodes over all network cards of a node together: the slower of the
 two sets the rate.
@@ -46,4 +47,5 @@ def _volume(setting: Setting, parameters: Parameters) -> float:
     sublayers = parameters.total - parameters.root
     gradients = FP32 if setting.dtypes.autocast else weights
     batch = sublayers * (2 * compute + gradients) + parameters.root * (weights + gradients)
-    return batch * setting.accumulate
+    updates = parameters.linear * weights if setting.optimizer == "muon" else 0
+    return batch * setting.accumulate + updates

@@ -22,6 +22,9 @@ from lightning_dar.planning.traffic import read_traffic
 ADAMW_TRAFFIC = 7
 """Numbers that AdamW moves a parameter: weight, gradient and two averages read; weight and averages written."""
 
+MUON_TRAFFIC = 5
+"""One average instead of two. The iteration is counted by its products, which every GPU does for all matrices."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Assumptions:
@@ -59,13 +62,20 @@ def step(
     products = tokens * step_flops(setting) / peak
     reads = read_traffic(setting.config.hidden_size, trace, depth_read) * (1 + reads_again(setting.checkpointing) / 3)
     exchange = communication(setting, parameters).seconds
-    own = parameters.total / (setting.gpus if setting.sharded else 1)
     return Step(
         products=products + tokens * read_flops(setting.config.hidden_size, trace.sources_read) / peak,
         depth_reads=tokens * reads / rate,
         communication=max(0.0, exchange - products) if assumed.overlap else exchange,
-        optimizer=ADAMW_TRAFFIC * own * setting.dtypes.weights.itemsize / rate,
+        optimizer=_optimizer(setting, parameters, rate, device.peak("bf16-mixed") * assumed.products),
     )
+
+
+def _optimizer(setting: Setting, parameters: Parameters, rate: float, peak: float) -> float:
+    """Seconds, at `rate` bytes/s and `peak` FLOP/s."""
+    muon = parameters.linear if setting.optimizer == "muon" else 0
+    moved = ADAMW_TRAFFIC * (parameters.total - muon) + MUON_TRAFFIC * muon
+    own = moved * setting.dtypes.weights.itemsize / (setting.gpus if setting.sharded else 1)
+    return own / rate + (parameters.orthogonalising / peak if muon else 0.0)
 
 
 def step_flops(setting: Setting) -> float:

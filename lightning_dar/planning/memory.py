@@ -2,7 +2,7 @@
 
     weights       N; with a shard for every GPU under FSDP, and then what is gathered for computing
     gradients     N likewise; under DDP once more, in the buckets that are sent
-    optimizer     AdamW's two averages
+    optimizer     AdamW's two averages; of what Muon trains, one
     activations   from the forward to the backward (`activations.py`)
     sources       what the depth reads hold of it
     logits        a chunk of them, the gradients of the hidden states, and of the head where it is not yet in
@@ -58,11 +58,14 @@ def memory(setting: Setting, parameters: Parameters, trace: Trace, depth_read: D
     logits = _logits(setting)
     gathered, gathered_gradients = _gathered(setting, parameters)
     busy = tokens * (_sublayer_work(setting, kept.recomputed) + read_work(setting.config, trace, depth_read, kept))
-    step = own if dtypes.autocast else 0  # Lightning clips, so AdamW is not fused: the roots of one average, of all
+    shared = setting.gpus if setting.sharded else 1
+    muon = parameters.linear * dtypes.weights.itemsize // shared if setting.optimizer == "muon" else 0
+    # Lightning clips, so AdamW is not fused: the roots of one average, of all that it trains.
+    step = own - muon if dtypes.autocast else 0
     return Memory(
         weights=own + gathered,
         gradients=own * (2 if setting.strategy == "ddp" else 1) + gathered_gradients,
-        optimizer=2 * own,
+        optimizer=2 * own - muon,
         activations=activations,
         sources=sources,
         logits=logits,

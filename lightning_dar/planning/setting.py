@@ -1,6 +1,7 @@
 """What a plan is made for: the part of a run's config that sizes depend on, and the GPUs."""
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from lightning_dar.errors import UsageError
 from lightning_dar.model import TransformerConfig
@@ -8,6 +9,7 @@ from lightning_dar.planning.activations import MODES, Checkpointing
 from lightning_dar.planning.devices import Device
 from lightning_dar.planning.precision import Precision, precision_of
 
+Optimizer = Literal["adamw", "muon"]
 STRATEGIES = ("single", "ddp", "fsdp", "fsdp2")
 
 
@@ -23,6 +25,7 @@ class Setting:
         precision: the trainer's, such as bf16-mixed.
         strategy: single, ddp, fsdp or fsdp2.
         checkpointing: none, sublayer, full, or the share of the layers.
+        optimizer: adamw or muon.
         gpus: in all.
         gpus_per_node: of those, in one node.
         device: the kind of GPU.
@@ -35,6 +38,7 @@ class Setting:
     precision: str = "32-true"
     strategy: str = "single"
     checkpointing: Checkpointing = "none"
+    optimizer: Optimizer = "adamw"
     gpus: int = 1
     gpus_per_node: int = 8
     device: Device
@@ -56,6 +60,10 @@ class Setting:
             )
         if self.strategy not in STRATEGIES:
             raise UsageError(f"trainer.strategy={self.strategy}: plan knows {', '.join(STRATEGIES)}")
+        if self.strategy == "fsdp" and self.optimizer == "muon":
+            raise UsageError(
+                "model.optimizer.name=muon: FSDP cuts its matrices; use lightning_dar.training.FSDP2, or ddp"
+            )
         if self.strategy == "single" and self.gpus > 1:
             raise UsageError(f"trainer.strategy: {self.gpus} GPUs need ddp or lightning_dar.training.FSDP2")
         self.dtypes  # noqa: B018  refuses an unknown precision

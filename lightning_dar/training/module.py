@@ -24,10 +24,11 @@ from lightning_dar.training.deferred import build_deferred, initialise, read_fro
 from lightning_dar.training.finite import FiniteSteps, OnFault
 from lightning_dar.training.loss import IGNORE_INDEX, chunked_cross_entropy
 from lightning_dar.training.metrics import validation_metrics
-from lightning_dar.training.optimizer import OptimizerConfig, build_optimizer, warmup_cosine
+from lightning_dar.training.optimizer import OptimizerConfig, build_optimizer
 from lightning_dar.training.parallelize import ActivationCheckpointing, checkpointed_layers, parallelize
 from lightning_dar.training.random_state import random_state, set_random_state
 from lightning_dar.training.ranks import from_all_ranks
+from lightning_dar.training.schedule import schedule_factor
 from lightning_dar.training.strategies import FSDP, FSDP_PREFIX
 
 Batch = dict[str, Tensor]
@@ -53,7 +54,7 @@ class LanguageModel(L.LightningModule):
         """
         Args:
             residual: the residual strategy, by name, with its options.
-            optimizer: AdamW and its schedule.
+            optimizer: AdamW or Muon, and the schedule of the rate.
             init_from: checkpoint whose weights training starts from: a .ckpt file, or a sharded, converted or
                 Hugging Face folder. Architecture and strategy are then the checkpoint's.
             freeze_base: train only the strategy's own parameters.
@@ -137,6 +138,11 @@ class LanguageModel(L.LightningModule):
             raise UsageError(
                 "trainer.strategy=fsdp: use the class_path lightning_dar.training.FSDP2 or lightning_dar.training.FSDP"
             )
+        if isinstance(self.trainer.strategy, FSDP) and self.optimizer.name == "muon":
+            raise UsageError(
+                "model.optimizer.name=muon: needs whole matrices, which FSDP cuts anywhere; use the class_path "
+                "lightning_dar.training.FSDP2 (configs/strategy/fsdp2.yaml), ddp, or adamw"
+            )
         data = self.trainer.datamodule
         data_vocabulary, self.tokenizer = getattr(data, "vocab_size", None), getattr(data, "tokenizer", None)
         if self.config.vocab_size is None:
@@ -190,7 +196,7 @@ class LanguageModel(L.LightningModule):
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Raises TrainingError as `FiniteSteps` does."""
         if self.finite_steps.are_to_skip(self.trainer, optimizer):
-            optimizer.zero_grad(set_to_none=True)  # without gradients AdamW leaves everything as it is
+            optimizer.zero_grad(set_to_none=True)  # without gradients it leaves everything as it is
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         self.val_metrics.update(*self._loss(batch))
@@ -203,7 +209,7 @@ class LanguageModel(L.LightningModule):
         fused = not self.trainer.precision.endswith("-mixed")
         named = ((name.replace(FSDP_PREFIX, ""), parameter) for name, parameter in self.model.named_parameters())
         optimizer = build_optimizer(named, self.optimizer, fused)
-        factor = warmup_cosine(self.optimizer, int(total_steps))
+        factor = schedule_factor(self.optimizer, int(total_steps))
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step"},

@@ -1,67 +1,87 @@
-"""AdamW and its schedule: what decays, what the routing parameters learn at, how the rate moves."""
+"""The optimizer: AdamW, or Muon beside it; what decays, what the routing parameters learn at."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from torch import Tensor
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 
 from lightning_dar.errors import UsageError
+from lightning_dar.training.muon import MuonAndAdamW
+
+OptimizerName = Literal["adamw", "muon"]
+Schedule = Literal["cosine", "linear", "wsd"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """AdamW with warmup and cosine decay.
+    """An optimizer and the schedule of its learning rates.
 
     Args:
+        name: `adamw`, or `muon`: Muon for the weight matrices of the sublayers and AdamW for all else. Muon's updates
+            are scaled to the size of AdamW's, so that rates and decay mean the same for both.
         lr: peak learning rate.
         routing_lr: peak learning rate of the residual strategy's parameters; default: lr.
-        min_lr_ratio: floor of the cosine, as a share of the peak.
+        schedule: what follows the warmup: `cosine` or `linear` decay to the end, or `wsd`, the peak rate until a
+            linear decay over the last steps.
+        min_lr_ratio: floor of the decay, reached at the end, as a share of the peak.
         warmup_steps: optimizer steps of linear warmup.
+        decay_ratio: share of all steps in which `wsd` decays.
         weight_decay: decoupled weight decay.
         decay: `body` decays the sublayers' weight matrices only. `all` decays every parameter, routing included,
             as the authors' released code does; that pulls every strategy back towards no routing.
         betas: AdamW's running-average coefficients.
         eps: AdamW's denominator term.
+        momentum: Muon's running-average coefficient.
     """
 
+    name: OptimizerName = "adamw"
     lr: float = 6e-4
     routing_lr: float | None = None
+    schedule: Schedule = "cosine"
     min_lr_ratio: float = 0.1
     warmup_steps: int = 100
+    decay_ratio: float = 0.2
     weight_decay: float = 0.1
     decay: Literal["body", "all"] = "body"
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
+    momentum: float = 0.95
 
     def __post_init__(self) -> None:
-        if not 0 <= self.min_lr_ratio <= 1:
-            raise UsageError(f"model.optimizer.min_lr_ratio={self.min_lr_ratio}: must be from 0 to 1")
+        for name, known in (("name", get_args(OptimizerName)), ("schedule", get_args(Schedule))):
+            if getattr(self, name) not in known:
+                raise UsageError(f"model.optimizer.{name}={getattr(self, name)}: must be one of {', '.join(known)}")
+        for name in ("min_lr_ratio", "decay_ratio"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"model.optimizer.{name}={getattr(self, name)}: must be from 0 to 1")
         for name in ("lr", "routing_lr", "warmup_steps", "weight_decay", "eps"):
             value = getattr(self, name)
             if value is not None and not (value >= 0 and math.isfinite(value)):
                 raise UsageError(f"model.optimizer.{name}={value}: must be finite and not negative")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise UsageError(f"model.optimizer.betas={list(self.betas)}: each must be at least 0 and below 1")
+        if not 0 <= self.momentum < 1:
+            raise UsageError(f"model.optimizer.momentum={self.momentum}: must be at least 0 and below 1")
 
 
 def build_optimizer(
     named_parameters: Iterable[tuple[str, Tensor]], config: OptimizerConfig, fused: bool = True
-) -> AdamW:
-    """AdamW over the trainable parameters of a `Transformer`, in up to three groups named in `group["name"]`.
+) -> Optimizer:
+    """The optimizer of the trainable parameters of a `Transformer`, in up to three groups named in `group["name"]`.
 
-    `body`: weight matrices of the sublayers, decayed. `routing`: everything the strategy owns, at `routing_lr` and
-    never decayed although its queries are stacked into matrices. `other`: embedding, head, norms, biases. `fused`
-    is one kernel for all parameters; Lightning does not clip for it under mixed precision.
+    `body`: weight matrices of the sublayers, decayed; Muon's, where it is asked for. `routing`: everything the strategy
+    owns, at `routing_lr` and never decayed although its queries are stacked into matrices. `other`: embedding, head,
+    norms, biases. `fused`: AdamW is one kernel for all parameters; Lightning does not clip for it in mixed precision.
     """
     groups: dict[str, list[Tensor]] = {"body": [], "other": [], "routing": []}
     for name, parameter in named_parameters:
         if parameter.requires_grad:
             groups[_group(name)].append(parameter)
     routing_lr = config.lr if config.routing_lr is None else config.routing_lr
-    settings = [
+    settings: list[dict[str, Any]] = [
         {
             "name": name,
             "params": parameters,
@@ -71,7 +91,10 @@ def build_optimizer(
         for name, parameters in groups.items()
         if parameters
     ]
-    return AdamW(settings, betas=config.betas, eps=config.eps, fused=fused)
+    adamw = {"betas": config.betas, "eps": config.eps, "fused": fused}
+    if config.name == "muon" and groups["body"]:
+        return MuonAndAdamW(settings, config.momentum, **adamw)
+    return AdamW(settings, **adamw)
 
 
 def _group(name: str) -> str:
@@ -79,16 +102,3 @@ def _group(name: str) -> str:
     if name.startswith("residual."):
         return "routing"
     return "body" if name.startswith("sublayers.") and name.endswith("_proj.weight") else "other"
-
-
-def warmup_cosine(config: OptimizerConfig, total_steps: int) -> Callable[[int], float]:
-    """step -> factor on the peak rate: linear to 1 over `warmup_steps`, then cosine to `min_lr_ratio` at the end."""
-
-    def factor(step: int) -> float:
-        if step < config.warmup_steps:
-            return (step + 1) / config.warmup_steps
-        progress = min(1.0, (step - config.warmup_steps) / max(1, total_steps - config.warmup_steps))
-        cosine = 0.5 * (1 + math.cos(math.pi * progress))
-        return config.min_lr_ratio + (1 - config.min_lr_ratio) * cosine
-
-    return factor

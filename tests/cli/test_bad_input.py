@@ -17,6 +17,12 @@ USAGE = [
     (["--model.attention_backend=xformers"], "xformers"),
     (["--model.optimizer.lr=-1"], "model.optimizer.lr=-1"),
     (["--model.optimizer.betas=[0.9, 1.0]"], "model.optimizer.betas=[0.9, 1.0]"),
+    (["--model.optimizer.name=sgd"], "model.optimizer.name=sgd: must be adamw or muon"),
+    (["--model.optimizer.schedule=step"], "model.optimizer.schedule=step: must be cosine or linear or wsd"),
+    (
+        ["--model.optimizer.name=muon", "--trainer.strategy.class_path=lightning_dar.training.FSDP"],
+        "model.optimizer.name=muon: needs whole matrices",
+    ),
     (["--model.init_std=-1"], "model.init_std=-1"),
     (["--trainer.max_steps=-1", "--trainer.max_epochs=-1"], "trainer.max_steps"),
     (["--trainer.accelerator=gpu"], "needs a CUDA GPU"),

@@ -130,6 +130,9 @@ def test_other_settings_than_the_checkpoints_are_refused(fit, run, text_folder):
     status, _, err = run(*fit_args(text_folder), LAST, "--model.optimizer.lr=1e-6", "--trainer.max_steps=6")
     assert status == 2
     assert "model.optimizer.lr=1e-06: the optimizer in the checkpoint has 0.0006" in only_line(err)
+    status, _, err = run(*fit_args(text_folder), LAST, "--model.optimizer.name=muon", "--trainer.max_steps=6")
+    assert status == 2
+    assert "model.optimizer.name=muon: the optimizer in the checkpoint has adamw" in only_line(err)
 
 
 def test_only_a_damaged_one(fit, run, text_folder):

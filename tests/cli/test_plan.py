@@ -87,6 +87,14 @@ def test_vocabulary_of_the_tokenizer(run):
     assert report["setting"]["config"]["vocab_size"] == 2048
 
 
+def test_the_optimizer_of_the_config(run):
+    Path("muon.yaml").write_text("model: {optimizer: {name: muon, lr: 0.01}, max_skipped_steps: 3}\n")
+    plain, muon = (planned(run, *LARGE, *more) for more in ([], ["--config", "muon.yaml"]))
+    kept = [report["strategies"][0]["memory"]["optimizer"] for report in (plain, muon)]
+    assert muon["setting"]["optimizer"] == "muon"
+    assert 0.5 < kept[1] / kept[0] < 0.6
+
+
 def test_options_of_others_that_cannot_work_are_left_out(run):
     sizes = ["--model.hidden_size=32", "--model.num_layers=2", "--model.num_heads=2", "--data.tokenizer=bytes"]
     report = planned(run, *sizes)

@@ -6,9 +6,14 @@ from tiny import VOCAB, tiny_config, tokens
 from torch.utils.flop_counter import FlopCounterMode
 
 from lightning_dar.model import build_transformer, resolve_config
+from lightning_dar.planning.devices import DEVICES
 from lightning_dar.planning.flops import attention_flops, product_weights, sublayer_forward_flops
+from lightning_dar.planning.memory import memory
 from lightning_dar.planning.parameters import count_parameters
+from lightning_dar.planning.setting import Setting
+from lightning_dar.planning.trace import trace_strategy
 from lightning_dar.residual import ResidualConfig, available_residuals
+from lightning_dar.training.optimizer import OptimizerConfig, build_optimizer
 
 UNTIED = {"tie_embeddings": False, "qkv_bias": False}
 
@@ -28,6 +33,22 @@ def test_parameters_are_those_of_the_real_model(name):
 def test_the_papers_counts():
     counted = count_parameters(resolve_config("7.6b"), ResidualConfig(name="delta-block"))
     assert (counted.total, counted.routing) == (7_568_405_504 + 589_824, 589_824)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_what_the_optimizer_keeps_and_computes_is_that_of_a_real_step(optimizer):
+    config, residual = tiny_config(), ResidualConfig(name="delta-sublayer")
+    model, counted = build_transformer(config, residual), count_parameters(config, residual)
+    real = build_optimizer(model.named_parameters(), OptimizerConfig(name=optimizer))
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape)
+    with FlopCounterMode(display=False) as counter:
+        real.step()
+    averages = sum(value.numel() for state in real.state.values() for value in state.values() if value.ndim)
+    setting = Setting(config=config, seq_len=8, batch_size=1, device=DEVICES["h100"], optimizer=optimizer)
+    trace = trace_strategy(config, residual, setting.dtypes)
+    assert memory(setting, counted, trace).optimizer == 4 * averages
+    assert counter.get_total_flops() == (counted.orthogonalising if optimizer == "muon" else 0)
 
 
 @pytest.mark.parametrize("tied", [True, False])

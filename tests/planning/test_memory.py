@@ -85,6 +85,19 @@ def test_sharded_gradients_are_sent_every_micro_batch():
     assert communication(replicas, counted).seconds == pytest.approx(7 * counted.total / 450e9)
 
 
+def test_muon_keeps_one_average_of_what_it_trains_and_gathers_its_updates():
+    counted, trace = parts(LARGE, "delta-block")
+    muon = replace(LARGE, optimizer="muon")
+    saved = memory(LARGE, counted, trace).optimizer - memory(muon, counted, trace).optimizer
+    matrices = counted.linear
+    assert saved == pytest.approx(4 * matrices / 8)
+    sent = communication(muon, counted).bytes - communication(LARGE, counted).bytes
+    assert sent == pytest.approx(7 / 8 * 4 * matrices)
+    traffic = (7 * (counted.total - matrices) + 5 * matrices) * 4 / 8 / (0.5 * 3.35e12)
+    iteration = counted.orthogonalising / (0.35 * 989e12)
+    assert step(muon, counted, trace, LOW).optimizer == pytest.approx(traffic + iteration)
+
+
 def test_products_take_their_share_of_the_peak():
     counted, trace = parts(LARGE)
     slow, fast = (step(LARGE, counted, trace, assumed) for assumed in (LOW, HIGH))
@@ -153,6 +166,7 @@ def test_impossible_settings_are_refused():
         ({"strategy": "deepspeed"}, "trainer.strategy=deepspeed"),
         ({"precision": "64-true"}, "trainer.precision=64-true"),
         ({"gpus": 2}, "2 GPUs need ddp"),
+        ({"optimizer": "muon", "strategy": "fsdp"}, "model.optimizer.name=muon: FSDP"),
     ):
         with pytest.raises(UsageError, match=says):
             replace(TINY, **changes)

@@ -8,7 +8,7 @@ from torch import Tensor
 from lightning_dar.checkpoint.load import open_checkpoint
 from lightning_dar.checkpoint.sharded import ShardedTensors
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
+MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 
 
 def state_of(checkpoint: Path) -> dict[str, Tensor]:
@@ -44,7 +44,8 @@ def _single(file: Path) -> dict[str, Tensor]:
     found = {}
     for group in saved["param_groups"]:
         for number, name in zip(group["params"], grouped[group["name"]], strict=True):
-            found |= {f"{name}.{moment}": saved["state"][number][moment] for moment in MOMENTS}
+            state = saved["state"][number]
+            found |= {f"{name}.{moment}": state[moment] for moment in MOMENTS if moment in state}
     return found
 
 

@@ -4,12 +4,13 @@ import pytest
 from runs_to_kill import CHECKPOINTS, SHARDED, Runs, killed_at_a_random_moment
 from states import different
 
+MUON = {"model__optimizer__name": "muon", "model__optimizer__schedule": "wsd"}
 KINDS = {
     "one process": {},
-    "two workers": {"data__num_workers": 2},
+    "two workers": {"data__num_workers": 2, **MUON},
     "accumulation": {"trainer__accumulate_grad_batches": 2, "data__batch_size": 16, "trainer__val_check_interval": 7},
-    "two processes": {"processes": 2},
-    "shards of two": {"processes": 2, **SHARDED},
+    "two processes": {"processes": 2, "model__optimizer__schedule": "linear"},
+    "shards of two": {"processes": 2, **SHARDED, **MUON},
 }
 
 

@@ -215,6 +215,17 @@ def test_moments_stay_with_their_parameters_across_strategies(strategy, alone_th
         assert keys_in(saved(runs, STEPS)) == KEYS
 
 
+def test_muons_momentum_stays_with_its_matrices(made):
+    """From one process into shards."""
+    muon = {"model__optimizer__name": "muon"}
+    alone = made("muon", **muon)
+    source = f"--ckpt_path={saved(alone, SAVED_AT)}"
+    sharded = made("sharded_muon", source, strategy=FILES["FSDP2"], processes=2, **muon)
+    found, expected = (state_of(saved(runs, STEPS)) for runs in (sharded, alone))
+    assert {"sublayers.0.q_proj.weight.momentum_buffer", "embed.weight.exp_avg"} <= expected.keys()
+    assert furthest(found, expected) < CLOSE
+
+
 def test_an_optimizer_of_other_parameters_is_refused(alone, new_runs):
     runs, source = new_runs("refused"), saved(alone, SAVED_AT)
     done = runs.run("fit", f"--ckpt_path={source}", f"--trainer.strategy={FILES['FSDP2']}", "--model.freeze_base=true")

@@ -19,13 +19,14 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from lightning_dar.model import Transformer, build_transformer
 from lightning_dar.residual import ResidualConfig
 from lightning_dar.training.deferred import build_deferred, initialise
 from lightning_dar.training.loss import chunked_cross_entropy
+from lightning_dar.training.optimizer import OptimizerConfig, build_optimizer
 from lightning_dar.training.parallelize import ActivationCheckpointing, parallelize
 from lightning_dar.training.strategies import FSDP, FSDP_PREFIX
 
@@ -184,6 +185,30 @@ def check_initial_weights(mesh: Any) -> None:
     assert peak <= 1.05 * shares + max(sublayers) + sum(sizes.values()) - sum(sublayers)
 
 
+def check_muon(mesh: Any) -> None:
+    """Steps on shards are those of one process, and each rank keeps its shard of the momentum alone."""
+    torch.manual_seed(4)
+    # 11, 7 and 2 rows do not divide by the ranks, or are fewer than they.
+    config = tiny_config(hidden_size=12, head_dim=2, num_heads=1, num_kv_heads=1, intermediate_size=11)
+    alone = scramble(build_transformer(config, ResidualConfig(name="delta-sublayer")))
+    sharded = copy.deepcopy(alone)
+    parallelize(sharded, mesh=mesh)
+    settings = OptimizerConfig(name="muon", lr=0.05, weight_decay=0.5)
+    optimizers = [build_optimizer(model.named_parameters(), settings) for model in (alone, sharded)]
+    draw = torch.Generator().manual_seed(5)
+    for _ in range(3):
+        for one, other in zip(alone.parameters(), sharded.parameters(), strict=True):
+            one.grad = torch.randn(one.shape, generator=draw)
+            other.grad = distribute_tensor(one.grad, other.device_mesh, other.placements, src_data_rank=None)
+        for optimizer in optimizers:
+            optimizer.step()
+    for name, parameter in alone.named_parameters():
+        found = sharded.get_parameter(name)
+        torch.testing.assert_close(whole(found), parameter, rtol=1e-5, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
+        for state in optimizers[1].state[found].values():
+            assert state.ndim == 0 or local(state).shape == local(found).shape, name
+
+
 def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
@@ -194,6 +219,7 @@ def check_all(everything: bool) -> None:
     for case in cases(everything):
         check(case, mesh)
     check_mixed_precision(mesh)
+    check_muon(mesh)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
-"""What decays, what learns at which rate, and how the rate moves."""
+"""What decays, what learns at which rate, and by which optimizer."""
 
+import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from tiny import tiny_config, tiny_model
 
 from lightning_dar.errors import UsageError
-from lightning_dar.training.optimizer import OptimizerConfig, build_optimizer, warmup_cosine
+from lightning_dar.training.optimizer import OptimizerConfig, build_optimizer
 
 MATRICES = {
     f"sublayers.{s}.{projection}_proj.weight"
@@ -70,39 +72,101 @@ def test_frozen_parameters_and_empty_groups_are_left_out(model):
     assert "routing" not in groups(tiny_model("standard"))
 
 
-def schedule(total_steps=1000, **options):
-    return warmup_cosine(OptimizerConfig(**{"warmup_steps": 100, "min_lr_ratio": 0.1, **options}), total_steps)
+MUON = OptimizerConfig(name="muon", lr=0.01, routing_lr=0.03, weight_decay=0.5, betas=(0.8, 0.9), momentum=0.7)
 
 
-@pytest.mark.parametrize(
-    "step, factor",
-    [
-        (0, 0.01),  # the first step already learns
-        (49, 0.5),
-        (99, 1.0),
-        (100, 1.0),
-        (325, 0.1 + 0.9 * (1 + math.sqrt(0.5)) / 2),  # a quarter of the cosine
-        (550, 0.55),
-        (1000, 0.1),
-        (5000, 0.1),
-    ],
-)
-def test_warmup_then_cosine_to_the_floor(step, factor):
-    assert schedule()(step) == pytest.approx(factor, abs=1e-12)
+def train(model, optimizer, steps: int, seed: int = 0) -> None:
+    """Steps on random gradients."""
+    draw = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        for parameter in model.parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=draw)
+        optimizer.step()
 
 
-def test_schedule_without_warmup_starts_at_the_peak():
-    assert schedule(warmup_steps=0)(0) == 1.0
+def test_muon_trains_the_matrices_and_adamw_the_rest(model):
+    """Bit for bit what torch's own two do side by side."""
+    apart = copy.deepcopy(model)
+    train(model, build_optimizer(model.named_parameters(), MUON), 3)
+    named = dict(apart.named_parameters())
+    body = torch.optim.Muon(
+        [named[name] for name in named if name in MATRICES],
+        lr=0.01,
+        weight_decay=0.5,
+        momentum=0.7,
+        adjust_lr_fn="match_rms_adamw",
+    )
+    other = [named[name] for name in named if name not in MATRICES | ROUTING]
+    routing = {"params": [named[name] for name in named if name in ROUTING], "lr": 0.03}
+    rest = torch.optim.AdamW([{"params": other, "lr": 0.01}, routing], weight_decay=0.0, betas=(0.8, 0.9), fused=True)
+    draw = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        for parameter in apart.parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=draw)
+        body.step(), rest.step()
+    torch.testing.assert_close(dict(model.named_parameters()), named, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("total_steps", [0, 50, 100])
-def test_run_no_longer_than_its_warmup(total_steps):
-    factor = schedule(total_steps)
-    assert [factor(step) for step in (0, 49, 99, 100)] == [0.01, 0.5, 1.0, 1.0]
+def test_muon_goes_on_from_its_saved_state(model, tmp_path):
+    optimizer = build_optimizer(model.named_parameters(), MUON)
+    train(model, optimizer, 2)
+    torch.save([model.state_dict(), optimizer.state_dict()], tmp_path / "saved")
+    weights, state = torch.load(tmp_path / "saved", weights_only=True)
+    again = copy.deepcopy(model)
+    again.load_state_dict(weights)
+    resumed = build_optimizer(again.named_parameters(), replace(MUON, momentum=0.1, betas=(0.1, 0.1)))
+    resumed.load_state_dict(state)
+    for each, its_optimizer in ((model, optimizer), (again, resumed)):
+        train(each, its_optimizer, 2, seed=1)
+    torch.testing.assert_close(again.state_dict(), model.state_dict(), rtol=0, atol=0)
+    kept = {tuple(sorted(state)) for state in resumed.state_dict()["state"].values()}
+    assert kept == {("momentum_buffer",), ("exp_avg", "exp_avg_sq", "step")}
 
 
-def test_floor_of_zero():
-    assert schedule(min_lr_ratio=0.0)(1000) == pytest.approx(0.0, abs=1e-15)
+def test_without_gradients_muon_leaves_all_as_it_is(model):
+    optimizer = build_optimizer(model.named_parameters(), MUON)
+    train(model, optimizer, 1)
+    before = copy.deepcopy([model.state_dict(), optimizer.state_dict()["state"]])
+    optimizer.zero_grad(set_to_none=True)
+    optimizer.step()
+    torch.testing.assert_close([model.state_dict(), optimizer.state_dict()["state"]], before, rtol=0, atol=0)
+
+
+def test_muon_under_a_gradient_scaler(model):
+    """As 16-mixed scales: a step whose gradients overflow is left out, another one is that without a scale."""
+    plain, scaler = copy.deepcopy(model), torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    train(plain, build_optimizer(plain.named_parameters(), MUON, fused=False), 1)
+    optimizer, before = build_optimizer(model.named_parameters(), MUON, fused=False), copy.deepcopy(model.state_dict())
+    scaler.scale(torch.zeros(()))  # which sets it up
+    for overflows in (True, False):
+        draw = torch.Generator().manual_seed(0)
+        for parameter in model.parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=draw) * scaler.get_scale()
+        model.embed.weight.grad[0, 0] += math.inf if overflows else 0.0
+        scaler.step(optimizer)
+        scaler.update()
+        expected = before if overflows else plain.state_dict()
+        torch.testing.assert_close(model.state_dict(), expected, rtol=0, atol=0)
+
+
+def test_the_rate_of_all_groups_moves_under_muon(model):
+    optimizer = build_optimizer(model.named_parameters(), MUON)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
+    before = copy.deepcopy(model.state_dict())
+    train(model, optimizer, 1)
+    first = {name: (value - before[name]).norm() for name, value in model.state_dict().items()}
+    for _ in range(6):
+        schedule.step()
+    before = copy.deepcopy(model.state_dict())
+    train(model, optimizer, 1, seed=1)
+    for name, value in model.state_dict().items():
+        assert 0 < (value - before[name]).norm() < 0.05 * first[name], name
+
+
+def test_without_matrices_to_train_muon_is_adamw(model):
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in ROUTING)
+    assert isinstance(build_optimizer(model.named_parameters(), MUON), torch.optim.AdamW)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +180,10 @@ def test_floor_of_zero():
         ("routing_lr", -1.0),
         ("warmup_steps", -1),
         ("weight_decay", -0.1),
+        ("decay_ratio", 1.5),
+        ("momentum", 1.0),
+        ("name", "sgd"),
+        ("schedule", "step"),
     ],
 )
 def test_settings_that_cannot_work(option, value):
