@@ -17,6 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 CONFIGS = Path(__file__).parents[2] / "configs/logger"
 LAST = "--ckpt_path=last"
+FOLDER = "my runs"
 CSV = "lightning.pytorch.loggers.CSVLogger"
 
 
@@ -101,7 +102,9 @@ CHECKS = {"tensorboard": check_tensorboard, "csv": check_csv, "wandb": check_wan
 
 @pytest.mark.parametrize("kind", CHECKS)
 def test_a_run_goes_on_in_its_own_place_with_its_pictures(kind, fit):
-    where = ["--trainer.default_root_dir=my runs"] if kind == "mlflow" else ["--trainer.logger.save_dir=my runs"]
+    where = [f"--trainer.logger.save_dir={FOLDER}"]
+    if kind == "mlflow":
+        where = [f"--trainer.default_root_dir={FOLDER}", f"--trainer.logger.tracking_uri=sqlite:///{FOLDER}/mlflow.db"]
     fit(kind, *where, LAST)
     config = the_checkpoints().parent / "config.yaml"
     other = ["--data.batch_size=2", "--trainer.accumulate_grad_batches=2"]  # MLflow refuses other parameters in a run
