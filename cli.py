@@ -1,4 +1,4 @@
-"""The command line: fit, validate and prepare on LightningCLI; convert, generate, inspect and plan without a trainer.
+"""The command line: fit, validate and prepare on LightningCLI; the others without a trainer of their own.
 
 python cli.py fit --config configs/quickstart.yaml
 python cli.py fit --config configs/quickstart.yaml --model.residual.name delta-block
@@ -8,6 +8,8 @@ python cli.py convert --source models/Qwen3-0.6B --output models/routed --model.
 python cli.py generate --ckpt_path models/routed --prompt "Once upon a time"
 python cli.py inspect --ckpt_path runs/quickstart/version_0/checkpoints/last.ckpt --output reports/quickstart
 python cli.py plan --config configs/delta_8b.yaml --gpus 64 --gpu h100
+python cli.py study --config configs/study/small.yaml --jobs 2
+python cli.py evaluate --ckpt_path models/routed --tasks paper
 """
 
 import sys

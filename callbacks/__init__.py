@@ -1,6 +1,7 @@
 """Callbacks, one a file; usable in any config as `class_path: callbacks.NAME`."""
 
 from callbacks.branch_strength import BranchStrength
+from callbacks.downstream import Downstream
 from callbacks.final_validation import FinalValidation
 from callbacks.interruption import Interruption
 from callbacks.routing_collapse import RoutingCollapse
@@ -12,6 +13,7 @@ from callbacks.throughput import Throughput
 
 __all__ = [
     "BranchStrength",
+    "Downstream",
     "FinalValidation",
     "Interruption",
     "RoutingCollapse",

@@ -3,7 +3,7 @@
 from importlib import import_module
 from types import ModuleType
 
-PLAIN = ("convert", "generate", "inspect", "plan", "study")
+PLAIN = ("convert", "evaluate", "generate", "inspect", "plan", "study")
 
 
 def plain_command(name: str) -> ModuleType:

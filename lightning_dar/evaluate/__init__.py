@@ -1,0 +1,1 @@
+"""Downstream tasks through lm-evaluation-harness: any checkpoint of the project, or a Hugging Face folder."""
