@@ -1,6 +1,7 @@
 """The tasks by name: the paper's eight, one that lies beside this file, and all that the harness knows."""
 
 from collections.abc import Sequence
+from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
 from typing import Any
@@ -41,9 +42,7 @@ def load_tasks(names: Sequence[str]) -> tuple[list[Any], Any]:
         UsageError: a name that the harness does not know.
         DataError: data sets that cannot be had, all of them named.
     """
-    from lm_eval.tasks import TaskManager
-
-    manager = TaskManager(include_defaults=any(name != LOCAL_TASK["task"] for name in names))  # indexing takes seconds
+    manager = _manager(any(name != LOCAL_TASK["task"] for name in names))
     loaded, missing = [], {}
     for name in names:
         if name == LOCAL_TASK["task"]:
@@ -62,3 +61,11 @@ def load_tasks(names: Sequence[str]) -> tuple[list[Any], Any]:
         first = next(iter(missing.values()))
         raise DataError(f"--tasks: the data sets of {', '.join(missing)} cannot be had ({first[:160]})")
     return loaded, manager
+
+
+@cache
+def _manager(with_defaults: bool) -> Any:
+    """The harness's index of tasks, which takes seconds to build; without its own tasks, none."""
+    from lm_eval.tasks import TaskManager
+
+    return TaskManager(include_defaults=with_defaults)

@@ -17,7 +17,7 @@ from lightning_dar.model.mlp import MLP
 from lightning_dar.training import FSDP, FSDP2
 
 ROOT = Path(__file__).parents[2]
-CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
+CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path.parent.name != "study")
 PAPER_PARAMETERS = {"220m": 220_516_608, "533m": 533_123_072, "7.6b": 7_568_405_504, "qwen3-0.6b": 596_049_920}
 ROOT_PARAMETERS = {
     "delta_1b": 1_043_922_688,
