@@ -73,4 +73,5 @@ def exported(folder: Path, name: str, sizes: TransformerConfig | None = None, **
 
 
 def opened(folder: Path, **options: Any) -> PreTrainedModel:
+    """The folder's model, with the folder's own code."""
     return AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True, **options).eval()

@@ -12,6 +12,7 @@ from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from lightning_dar.model.attention import Attention
 from lightning_dar.model.config import TransformerConfig
+from lightning_dar.ops.scores import opaque
 
 MASK_ARGUMENTS = frozenset(signature(create_causal_mask).parameters)  # their names differ by version
 
@@ -29,11 +30,11 @@ class TransformersContext(NamedTuple):
     options: dict[str, Any]
     """Further keywords of the attention function."""
 
-    inputs: dict[int, Tensor]
-    """By layer, what its attention read [B, T, D]; filled as the layers run."""
+    inputs: dict[int, Tensor] | None = None
+    """By layer, what its attention read [B, T, D], filled as the layers run; None where nobody asks."""
 
-    weights: dict[int, Tensor | None]
-    """By layer, its attention weights [B, H, T, S]; None from kernels that never hold them."""
+    weights: dict[int, Tensor] | None = None
+    """By layer, its attention weights [B, H, T, S], likewise."""
 
 
 class TransformersAttention(Attention):
@@ -46,19 +47,35 @@ class TransformersAttention(Attention):
         self.layer_idx, self.num_key_value_groups = layer, config.num_heads // config.num_kv_heads
 
     def forward(self, x: Tensor | tuple[Tensor, Tensor, Tensor], context: TransformersContext) -> Tensor:
-        context.inputs[self.layer] = x if isinstance(x, Tensor) else x[0]
+        if context.inputs is not None:
+            _keep(context.inputs, self, x if isinstance(x, Tensor) else x[0])
         return super().forward(x, context)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: TransformersContext) -> Tensor:
         q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))
         if context.cache is not None:
-            k, v = context.cache.update(k, v, self.layer, {"cache_position": context.places})
+            k, v = _all_keys(context, self, k, v)
         name = self.config._attn_implementation  # `config` is set by the transformer, and is that of transformers
         function = eager_attention_forward if name == "eager" else ALL_ATTENTION_FUNCTIONS[name]
-        out, context.weights[self.layer] = function(
-            self, q, k, v, context.mask, dropout=0.0, scaling=self.head_dim**-0.5, **context.options
-        )
+        scaling = self.head_dim**-0.5
+        out, weights = function(self, q, k, v, context.mask, dropout=0.0, scaling=scaling, **context.options)
+        if context.weights is not None:
+            _keep(context.weights, self, weights)
         return out
+
+
+# What depends on the number of the layer is opaque to torch.compile, so that all layers share their compiled code.
+
+
+@opaque
+def _keep(kept: dict[int, Tensor], attention: Attention, tensor: Tensor) -> None:
+    kept[attention.layer] = tensor
+
+
+@opaque
+def _all_keys(context: TransformersContext, attention: Attention, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values [B, K, S, head_dim] of all tokens so far, these ones added to the cache."""
+    return context.cache.update(k, v, attention.layer, {"cache_position": context.places})
 
 
 def causal_mask(

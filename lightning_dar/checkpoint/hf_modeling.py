@@ -75,15 +75,17 @@ class RoutedTransformer(Transformer):
             )
         embeddings = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         cache, use_cache = self._cache(cache, past_key_values, use_cache)
+        wanted = config.output_hidden_states if output_hidden_states is None else output_hidden_states
         context = self._context(embeddings, attention_mask, position_ids, cache, keywords)
+        inputs = None if wanted is False else {}
+        context = context._replace(inputs=inputs, weights={} if output_attentions else None)
         state = self.residual.start(embeddings)
         for layer in range(self.config.num_layers):
             state = self._layer(layer, state, context)
         hidden = self.norm(self.residual.finish(state))
-        wanted = config.output_hidden_states if output_hidden_states is None else output_hidden_states
         output = BaseModelOutputWithPast(
             last_hidden_state=hidden,
-            hidden_states=_chosen([*context.inputs.values(), hidden], wanted),
+            hidden_states=None if inputs is None else _chosen([*inputs.values(), hidden], wanted),
             attentions=tuple(context.weights.values()) if output_attentions else None,
             **{CACHE: cache if use_cache else None},
         )
@@ -113,7 +115,7 @@ class RoutedTransformer(Transformer):
         sizes = self.config
         cos, sin = rope_angles(positions, sizes.head_dim, sizes.rope_theta, scaling=sizes.rope_scaling)
         mask = causal_mask(self.hf_config, embeddings, mask, positions, cache, places)
-        return TransformersContext(cos, sin, mask, cache, places, {**keywords, "position_ids": positions}, {}, {})
+        return TransformersContext(cos, sin, mask, cache, places, {**keywords, "position_ids": positions})
 
     def _layer(self, layer: int, state: Any, context: TransformersContext) -> Any:
         if not self._checkpoints():
@@ -145,9 +147,11 @@ class RoutedForCausalLM(PreTrainedModel, GenerationMixin):
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, AddressableStrategy):
-            module.reset_parameters()
-        elif not list(module.children()):
+        if not list(module.parameters(recurse=False)):
+            return
+        if any(module is part for part in self.model.residual.modules()):
+            self.model.residual.reset_module(module)
+        else:
             self.model.init_part(module)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -170,10 +174,13 @@ class RoutedForCausalLM(PreTrainedModel, GenerationMixin):
     def get_decoder(self) -> nn.Module:
         return self.model
 
-    def prepare_inputs_for_generation(self, input_ids: Tensor, attention_mask: Any = None, **kwargs: Any) -> Any:
+    def prepare_inputs_for_generation(
+        self, input_ids: Tensor, attention_mask: Any = None, inputs_embeds: Tensor | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
         if isinstance(attention_mask, Tensor) and attention_mask.ndim == 2 and not torch.all(attention_mask[:, -1]):
             logger.warning_once("a prompt is padded on the right, and is continued after its padding: pad on the left")
-        return super().prepare_inputs_for_generation(input_ids, attention_mask=attention_mask, **kwargs)
+        kwargs |= {"attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
+        return super().prepare_inputs_for_generation(input_ids, **kwargs)
 
     @can_return_tuple
     def forward(
@@ -265,10 +272,10 @@ def _kept(hidden: Tensor, positions: int | Tensor) -> Tensor:
     return hidden[:, positions]
 
 
-def _chosen(states: list[Tensor], wanted: bool | int | list[int]) -> tuple[Tensor | None, ...] | None:
-    """All, none, or those of the given numbers in their places."""
-    if isinstance(wanted, bool):
-        return tuple(states) if wanted else None
+def _chosen(states: list[Tensor], wanted: bool | int | list[int]) -> tuple[Tensor | None, ...]:
+    """All, or those of the given numbers in their places."""
+    if wanted is True:
+        return tuple(states)
     numbers = [wanted] if isinstance(wanted, int) else wanted
     return tuple(
         state if number in numbers or number - len(states) in numbers else None for number, state in enumerate(states)

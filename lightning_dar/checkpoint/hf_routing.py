@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from lightning_dar.residual.base import Shape
@@ -41,6 +42,15 @@ class AddressableStrategy(Strategy):
     def __getattr__(self, name: str) -> Any:
         modules = self.__dict__.get("_modules", {}).get("routing_parameters", ())
         return modules[name](None) if name in modules else super().__getattr__(name)
+
+    @torch.no_grad()
+    def reset_module(self, module: nn.Module) -> None:
+        """Initialises the parameters of one module of the strategy; it can only do all at once, so others are kept."""
+        own = {id(parameter) for parameter in module.parameters(recurse=False)}
+        kept = [(parameter, parameter.clone()) for parameter in self.parameters() if id(parameter) not in own]
+        self.reset_parameters()
+        for parameter, value in kept:
+            parameter.copy_(value)
 
 
 def refuse_unknown_targets(model: nn.Module, configs: Mapping[str, Any]) -> None:

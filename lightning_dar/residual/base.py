@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dar.ops import DepthRead
+from lightning_dar.ops.scores import opaque
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +81,16 @@ class Residual(nn.Module):
 
     attention_inputs: ClassVar[int] = 1
     """3 lets `read` return (query, key, value) inputs at attention sites, each with a norm of its own."""
+
+    traceable: ClassVar[bool] = False
+    """True lets torch.compile trace through the four verbs. What depends on the site would be compiled anew for each,
+    up to the compiler's limit; opaque verbs leave the sublayers between them to be compiled."""
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        for verb in ("start", "read", "write", "finish"):
+            if verb in vars(cls) and not cls.traceable:
+                setattr(cls, verb, opaque(vars(cls)[verb]))
 
     def __init__(self, shape: Shape):
         super().__init__()

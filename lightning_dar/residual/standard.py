@@ -16,6 +16,8 @@ from lightning_dar.residual.registry import register_residual
 class Standard(Residual):
     """No routing and no parameters; the state is the stream."""
 
+    traceable = True
+
     def start(self, embeddings: Tensor) -> Tensor:
         return embeddings
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lightning_dar.model import build_transformer, resolve_config
-from lightning_dar.residual import ResidualConfig
+from lightning_dar.residual import ResidualConfig, available_residuals
 from tests.ops.problems import FAST, assert_same, projection
 
 
@@ -50,3 +50,19 @@ def test_a_compiled_model_never_traces_into_a_read(strategy: str, backend: str) 
     assert_same(_result(torch.compile(model, backend=record), parameters), wanted, 1e-5)
     assert any("linear" in target for target in traced)
     assert not [target for target in traced if "bmm" in target or "softmax" in target or "norm_except" in target]
+
+
+@pytest.mark.parametrize("strategy", available_residuals())
+def test_no_site_is_compiled_by_itself(strategy: str) -> None:
+    """A function may be compiled twice, the second time for any size; a third would be one a site or layer."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    options = {"num_blocks": 3} if strategy in ("attnres", "delta-block") else {}
+    sizes = resolve_config(vocab_size=23, hidden_size=8, num_layers=6, num_heads=2, intermediate_size=8)
+    model = build_transformer(sizes, ResidualConfig(name=strategy, options=options))
+    ids = torch.randint(23, (2, 6))
+    wanted = model(ids)
+    with torch._dynamo.config.patch(recompile_limit=2, fail_on_recompile_limit_hit=True):
+        compiled = torch.compile(model, backend="eager", fullgraph=strategy == "standard")
+        torch.testing.assert_close(compiled(ids), wanted)
+    torch._dynamo.reset()
