@@ -117,15 +117,20 @@ class _ReadSites(Watched):
 
 
 def _calibration_windows(tokenizer: Tokenizer, text: Sequence[str]) -> Tensor:
-    from lightning_dar.data.pieces import read_pieces
+    from lightning_dar.data.bad_text import BadText
+    from lightning_dar.data.encode import encoded_text
     from lightning_dar.data.sources import find_files
 
-    ids, wanted = [], CALIBRATION_WINDOWS * (CALIBRATION_TOKENS + 1)
-    for file in find_files(text):
-        for piece in read_pieces(file, "text"):
-            ids += tokenizer.encode(piece.text)
+    ids, wanted, bad = [], CALIBRATION_WINDOWS * (CALIBRATION_TOKENS + 1), BadText()
+    try:
+        for run, _ in encoded_text(find_files(text), "text", tokenizer, bad):
+            ids += run
             if len(ids) >= wanted:
-                return torch.tensor(ids[:wanted]).view(CALIBRATION_WINDOWS, -1)
+                break
+    except DataError as error:
+        raise DataError(str(error).replace("data.source", "--calibration-text")) from error
+    bad.report()
+    ids = ids[:wanted]
     whole = len(ids) // (CALIBRATION_TOKENS + 1)
     if whole == 0:
         raise DataError(f"--calibration-text: {len(ids)} tokens, at least {CALIBRATION_TOKENS + 1} are needed")

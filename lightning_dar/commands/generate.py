@@ -10,6 +10,7 @@ from lightning_dar.checkpoint.load import load_weights, open_checkpoint
 from lightning_dar.checkpoint.settings import tokenizer_of
 from lightning_dar.commands.device import find_device
 from lightning_dar.commands.parser import PlainParser, add_device, add_plugins, use_plugins
+from lightning_dar.data.bad_text import NotText, text_of
 from lightning_dar.data.tokenizer import Tokenizer
 from lightning_dar.errors import UsageError
 
@@ -81,14 +82,15 @@ def _check(options: Namespace) -> None:
 
 
 def _prompt(prompt: str | None, file: str | None) -> str:
-    if prompt is not None:
-        return prompt
-    if file is None:
-        return sys.stdin.read()
+    source = "--prompt" if prompt is not None else "stdin" if file is None else f"--prompt_file {file}"
     try:
-        return Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--prompt_file {file}: cannot be read ({error})") from error
+        if prompt is None:
+            prompt = getattr(sys.stdin, "buffer", sys.stdin).read() if file is None else Path(file).read_bytes()
+        return text_of(prompt, may_be_blank=True)
+    except OSError as error:
+        raise UsageError(f"{source}: cannot be read ({error})") from error
+    except NotText as error:
+        raise UsageError(f"{source}: {error}, in its line {error.line}") from error
 
 
 def _text(tokenizer: Tokenizer, ids: Iterable[int], ends: set[int], before: int) -> Iterator[str]:

@@ -12,8 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lightning_dar.data.bad_text import BadText
 from lightning_dar.data.manifest import SPLITS
-from lightning_dar.data.pieces import Piece
+from lightning_dar.data.pieces import Piece, read_pieces
+from lightning_dar.data.sources import SourceFile
 from lightning_dar.data.tokenizer import Tokenizer
 
 SPLIT_RULE = "val where blake2b-64(text) / 2**64 < val_fraction, per document or piece of 2**16 characters"
@@ -42,6 +44,18 @@ def encode_units(
     batches = ((unit, batch) for unit, pieces in units for batch in _batches(_assign(pieces, val_fraction)))
     with ThreadPoolExecutor(num_workers) as pool:
         yield from _in_order(pool, lambda item: (item[0], _encode(tokenizer, item[1])), batches, ahead=2 * num_workers)
+
+
+def encoded_text(
+    files: Iterable[SourceFile], text_field: str, tokenizer: Tokenizer, bad: BadText
+) -> Iterator[tuple[list[int], int]]:
+    """Yields (ids, UTF-8 bytes of their text) piece by piece, as documents are prepared but for the splits."""
+    starts = True
+    for file in files:
+        for piece in read_pieces(file, text_field, bad=bad):
+            ids = tokenizer.document(tokenizer.encode(piece.text), starts, piece.ends_document)
+            yield ids, len(piece.text.encode())
+            starts = piece.ends_document
 
 
 def split_of(text: str, val_fraction: float) -> str:

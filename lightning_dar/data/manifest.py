@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lightning_dar.data.bad_text import OnBadText, left_out_in_words
 from lightning_dar.data.sources import find_files, fingerprint
 from lightning_dar.data.tokenizer import Tokenizer, boundaries_in_words, bpe_size, load_tokenizer
 from lightning_dar.errors import DataError
@@ -31,6 +32,7 @@ class Request:
     text_field: str
     tokenizer: str
     val_fraction: float
+    bad_text: OnBadText = "skip"
 
 
 def open_prepared(directory: Path, request: Request) -> dict[str, Any]:
@@ -46,7 +48,18 @@ def open_prepared(directory: Path, request: Request) -> dict[str, Any]:
             f"data.dir: {directory} holds other data. {'; '.join(differences)}. "
             "Choose another data.dir, or remove the folder to prepare it anew"
         )
+    check_left_out(manifest, request)
     return manifest
+
+
+def check_left_out(manifest: dict[str, Any], request: Request) -> None:
+    """Raises DataError where documents were left out, or may have been, that the request refuses."""
+    if request.bad_text == "skip":
+        return
+    if "left_out" not in manifest:
+        raise DataError("data.bad_text: refuse is asked for, and the folder is of a version that did not look for it")
+    if manifest["left_out"]:
+        raise DataError(f"data.bad_text: refuse is asked for; the folder {left_out_in_words(manifest['left_out'])}")
 
 
 def open_folder(directory: Path) -> dict[str, Any]:

@@ -7,10 +7,22 @@ was interrupted is taken up by the next.
 import os
 import re
 import shutil
+import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from lightning_dar.data.manifest import PARTS, SPLITS, Request, open_folder, open_prepared, read_json, read_tokenizer
+from lightning_dar.data.bad_text import left_out_in_words
+from lightning_dar.data.manifest import (
+    PARTS,
+    SPLITS,
+    Request,
+    check_left_out,
+    open_folder,
+    open_prepared,
+    read_json,
+    read_tokenizer,
+)
 from lightning_dar.data.prepare import beside, check_not_empty, lock_path, locked, write_manifest
 from lightning_dar.data.shards import place_of, write_index
 from lightning_dar.data.units import Part
@@ -44,8 +56,12 @@ def _merge(request: Request, directory: Path, parts: list[Part]) -> None:
     if not plan.exists():
         open_prepared(folders[0], request)  # the others are compared with it
         manifest = _add_up([_open_part(folder, part) for folder, part in zip(folders, parts, strict=True)])
+        check_left_out(manifest, request)
         documents = {split: manifest[split]["documents"] for split in SPLITS}
-        check_not_empty(documents, request, manifest["files"])
+        left_out = left_out_in_words(manifest["left_out"]) if manifest["left_out"] else ""
+        check_not_empty(documents, request, manifest["files"], left_out and f"; {left_out}")
+        if left_out:
+            print(left_out, file=sys.stderr)
         write_manifest(plan.with_suffix(".partial"), manifest)
         os.replace(plan.with_suffix(".partial"), plan)
     manifest = read_json(plan)
@@ -94,6 +110,8 @@ def _add_up(manifests: list[dict[str, Any]]) -> dict[str, Any]:
         raise DataError(
             "data.dir: the parts do not make up the source: they were cut in another way; prepare them anew"
         )
+    left_out = sum((Counter(manifest.get("left_out", {})) for manifest in manifests), Counter())
+    whole["left_out"] = dict(sorted(left_out.items()))
     for split in SPLITS:
         counts = {
             key: sum(manifest[split][key] for manifest in manifests) for key in ("documents", "tokens", "text_bytes")

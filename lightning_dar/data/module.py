@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from lightning_dar.data.bad_text import OnBadText
 from lightning_dar.data.loaders import TrainLoader, leave_signals_to_the_trainer
 from lightning_dar.data.manifest import Request, open_prepared
 from lightning_dar.data.merge import merge
@@ -45,6 +46,8 @@ class TextData(L.LightningDataModule):
             one that made them.
         dir: Folder for the prepared shards, by default data/<source>-<tokenizer>. Leave unset for shards
             that exist.
+        bad_text: Documents that are no text (not UTF-8, empty, null, with NUL characters and the like): `skip` leaves
+            them out and counts them by kind, `refuse` ends with the place of the first one.
         val_fraction: Share of the documents for validation, chosen by a hash of their text (long ones piece by piece).
         seq_len: T, the tokens a window feeds to the model.
         batch_size: Windows per device and batch.
@@ -69,6 +72,7 @@ class TextData(L.LightningDataModule):
         text_field: str = "text",
         tokenizer: str = "bpe:4096",
         dir: str | None = None,
+        bad_text: OnBadText = "skip",
         val_fraction: float = 0.05,
         seq_len: int = 256,
         batch_size: int = 8,
@@ -83,7 +87,9 @@ class TextData(L.LightningDataModule):
         self.save_hyperparameters()
         check_options(self.hparams)
         sources = (source,) if isinstance(source, str) else tuple(source)
-        self._request = Request(source=sources, text_field=text_field, tokenizer=tokenizer, val_fraction=val_fraction)
+        self._request = Request(
+            source=sources, text_field=text_field, tokenizer=tokenizer, val_fraction=val_fraction, bad_text=bad_text
+        )
         if mix is not None:
             check_mix(mix)
         self._shards = existing_shards(sources) if mix is None else None

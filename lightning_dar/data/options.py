@@ -3,8 +3,9 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from lightning_dar.data.bad_text import OnBadText
 from lightning_dar.data.sources import is_text_url
 from lightning_dar.data.tokenizer import check_spec
 from lightning_dar.data.windows import is_url
@@ -25,6 +26,8 @@ def check_options(options: Mapping[str, Any]) -> None:
         raise UsageError(f"data.val_fraction: {options['val_fraction']}; it must lie between 0 and 1")
     if not options["source"]:
         raise UsageError("data.source: empty; it must be stdlib, or name files, folders, globs or a URL")
+    if options["bad_text"] not in get_args(OnBadText):
+        raise UsageError(f"data.bad_text: {options['bad_text']!r}; it must be {' or '.join(get_args(OnBadText))}")
     check_spec(options["tokenizer"])
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lightning_dar.data.bad_text import BadText
 from lightning_dar.data.encode import SPLIT_RULE, encode_units, split_of, token_dtype
 from lightning_dar.data.manifest import FORMAT, PARTS, SPLITS, Request, describe_tokenizer, open_prepared
 from lightning_dar.data.pieces import Piece, read_pieces
@@ -92,10 +93,10 @@ def locked(directory: Path) -> Iterator[None]:
         raise DataError(f"data.dir: cannot prepare {directory} ({error})") from error
 
 
-def check_not_empty(documents: dict[str, int], request: Request, num_files: int) -> None:
-    """Raises DataError where a split has no documents; `documents` by split."""
+def check_not_empty(documents: dict[str, int], request: Request, num_files: int, why: str) -> None:
+    """Raises DataError where a split has no documents; `documents` by split, `why` where none were text."""
     if not any(documents.values()):
-        raise DataError(f"data.source: no text in the {num_files} file(s) of {', '.join(request.source)}")
+        raise DataError(f"data.source: no text in the {num_files} file(s) of {', '.join(request.source)}{why}")
     for split, option in (("train", "lower"), ("val", "raise")):
         if not documents[split]:
             raise DataError(
@@ -112,9 +113,12 @@ def _build(request: Request, folder: Path, num_workers: int, part: Part | None) 
         chosen = deal_units([sum(piece.stop - piece.start for piece in unit) for unit in units], part)
     tokenizer = _make_tokenizer(request, files)
     shards = {split: Shards(folder / split) for split in SPLITS}
-    _encode(request, tokenizer, {number: units[number] for number in chosen}, shards, num_workers)
+    bad = BadText(request.bad_text)
+    _encode(request, tokenizer, {number: units[number] for number in chosen}, shards, num_workers, bad)
     if part is None:
-        check_not_empty({split: shards[split].documents for split in SPLITS}, request, len(files))
+        documents = {split: shards[split].documents for split in SPLITS}
+        check_not_empty(documents, request, len(files), bad.why_nothing_is_left())
+    bad.report()
     manifest = {
         "format": FORMAT,
         "source": list(request.source),
@@ -126,6 +130,7 @@ def _build(request: Request, folder: Path, num_workers: int, part: Part | None) 
         "end_id": tokenizer.end_id,
         "token_dtype": token_dtype(tokenizer),
         "split": {"val_fraction": request.val_fraction, "rule": SPLIT_RULE},
+        "left_out": dict(sorted(bad.counts.items())),
         **{split: shards[split].close() for split in SPLITS},
     }
     if part is not None:
@@ -144,7 +149,8 @@ def _make_tokenizer(request: Request, files: list[SourceFile]) -> Tokenizer:
         return load_tokenizer(request.tokenizer)
     slices = [Slice(file, 0, file.size) for file in files]
     with _progress(slices, "Learning the tokenizer") as bar:
-        return train_bpe(vocab_size, _training_text(_read(slices, request.text_field, bar), request.val_fraction))
+        pieces = _read(slices, request.text_field, bar, BadText(request.bad_text))
+        return train_bpe(vocab_size, _training_text(pieces, request.val_fraction))
 
 
 def _training_text(pieces: Iterable[Piece], val_fraction: float) -> Iterator[str]:
@@ -158,12 +164,17 @@ def _training_text(pieces: Iterable[Piece], val_fraction: float) -> Iterator[str
 
 
 def _encode(
-    request: Request, tokenizer: Tokenizer, units: dict[int, list[Slice]], shards: dict[str, Shards], num_workers: int
+    request: Request,
+    tokenizer: Tokenizer,
+    units: dict[int, list[Slice]],
+    shards: dict[str, Shards],
+    num_workers: int,
+    bad: BadText,
 ) -> None:
     """Fills `shards`, and says how fast."""
     tokens, start = 0, time.perf_counter()
     with _progress([piece for unit in units.values() for piece in unit], "Encoding") as bar:
-        pieces = ((number, _read(unit, request.text_field, bar)) for number, unit in units.items())
+        pieces = ((number, _read(unit, request.text_field, bar, bad)) for number, unit in units.items())
         for number, by_split in encode_units(pieces, tokenizer, request.val_fraction, num_workers):
             for split, encoded in by_split.items():
                 shards[split].append(number, encoded)
@@ -180,10 +191,10 @@ def _progress(slices: Iterable[Slice], description: str) -> Any:
     return tqdm(total=total, unit="B", unit_scale=True, desc=description, mininterval=0.5)
 
 
-def _read(slices: Iterable[Slice], text_field: str, bar: Any) -> Iterator[Piece]:
+def _read(slices: Iterable[Slice], text_field: str, bar: Any, bad: BadText) -> Iterator[Piece]:
     for file, start, stop in slices:
         before = bar.n
-        for piece in read_pieces(file, text_field, start, stop):
+        for piece in read_pieces(file, text_field, start, stop, bad):
             bar.update(before + piece.position - start - bar.n)
             yield piece
         bar.update(before + stop - start - bar.n)

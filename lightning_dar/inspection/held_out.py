@@ -13,7 +13,8 @@ from torch import Tensor
 from lightning_dar.checkpoint.load import Checkpoint
 from lightning_dar.checkpoint.settings import own_tokenizer, settings_of, tokenizer_of
 from lightning_dar.data import Tokenizer
-from lightning_dar.data.pieces import read_pieces
+from lightning_dar.data.bad_text import BadText
+from lightning_dar.data.encode import encoded_text
 from lightning_dar.data.samplers import ValidationSampler
 from lightning_dar.data.sources import find_files, fingerprint
 from lightning_dar.data.windows import collate
@@ -91,9 +92,10 @@ def text_windows(
     text_bytes = 0
     try:
         files = find_files(paths)
-        for text, ends_document in _pieces(files, text_field):
-            ids += tokenizer.encode(text) + [tokenizer.end_id] * ends_document
-            text_bytes += len(text.encode())
+        bad = BadText()
+        for run, num_bytes in encoded_text(files, text_field, tokenizer, bad):
+            ids += run
+            text_bytes += num_bytes
             if len(ids) >= enough:
                 break
         source_fingerprint = fingerprint(files)
@@ -102,7 +104,9 @@ def text_windows(
             str(error).replace("data.source", "--text").replace("data.text_field", "--text_field")
         ) from error
     if not ids:
-        raise DataError(f"--text {' '.join(paths)}: no text in it")
+        why = bad.why_nothing_is_left().replace("data.text_field", "--text_field")
+        raise DataError(f"--text {' '.join(paths)}: no text in it{why}")
+    bad.report()
     count = len(ids) // (seq_len + 1)
     if count == 0:
         raise DataError(
@@ -193,12 +197,6 @@ def _whole_windows(seq_len: int, max_tokens: int) -> int:
     if max_tokens < seq_len:
         raise UsageError(f"--max_tokens {max_tokens}: less than one window of {seq_len} tokens; raise it")
     return max_tokens // seq_len
-
-
-def _pieces(files: Sequence[Any], text_field: str) -> Iterator[tuple[str, bool]]:
-    for file in files:
-        for piece in read_pieces(file, text_field):
-            yield piece.text, piece.ends_document
 
 
 def _ends_before(dataset: Any, chosen: Sequence[int], end_id: int) -> Tensor:

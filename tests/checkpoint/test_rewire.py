@@ -77,14 +77,16 @@ def test_a_tokenizer_with_more_ids_than_the_model(source, tmp_path):
         run(source, tmp_path / "out", residual=DISTURBANCES[0], allow_disturbance=True)
 
 
-def test_the_measured_loss_is_the_models_own(tmp_path):
+def test_the_measured_loss_is_the_models_own(tmp_path, capsys):
     save("llama", tmp_path / "source", vocab_size=257)
     (tmp_path / "source/tokenizer.json").write_text(BYTES_JSON)
     text = "some text to read aloud, " * 40
     (tmp_path / "text.txt").write_text(text)
     residual = ResidualConfig(name="delta-sublayer", options={"gate": "none"})
-    calibration = {"allow_disturbance": True, "calibration_text": [str(tmp_path / "text.txt")]}
+    (tmp_path / "other.txt").write_text(text, encoding="utf-16")
+    calibration = {"allow_disturbance": True, "calibration_text": [str(tmp_path / "*.txt")]}
     lines = run(tmp_path / "source", tmp_path / "out", residual=residual, **calibration)
+    assert "left out 1 document(s) that are no text: 1 in UTF-16" in capsys.readouterr().err
     (line,) = [line for line in lines if line.startswith("loss on")]
     printed = [float(number) for number in re.findall(r"([\d.]+) (?:before|after)", line)]
     windows = torch.tensor(list(text.encode())[: 3 * 257]).view(3, 257)

@@ -9,7 +9,8 @@ import pytest
 import torch
 from command_line import only_line
 from foreign import save
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from spoken import IDS, byte_tokenizer, chat_files, lay
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from lightning_dar import load_model
 from lightning_dar.commands import generate as command
@@ -19,21 +20,10 @@ from lightning_dar.model.generate import generate
 ROOT = Path(__file__).parents[2]
 
 
-def byte_tokenizer(path: Path) -> None:
-    """Every byte a token, a first token that its template adds, and an end token."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={char: number for number, char in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken("<s>", special=True), AddedToken("</s>", special=True)])
-    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 256)])
-    tokenizer.save(str(path))
-
-
 @pytest.fixture
 def folder(tmp_path):
     save("llama", tmp_path / "model", vocab_size=258, eos_token_id=257)
-    byte_tokenizer(tmp_path / "model/tokenizer.json")
+    byte_tokenizer(("<s>", "</s>"), "<s> $A").save(str(tmp_path / "model/tokenizer.json"))
     return tmp_path / "model"
 
 
@@ -86,6 +76,44 @@ def test_it_stops_where_the_model_ends_its_text(folder, run, monkeypatch):
     args = ("generate", "--ckpt_path", folder, "--prompt", "x", "--device", "cpu")
     assert run(*args)[1] == "ab\n"
     assert run(*args, "--ignore_end")[1] == "aba\n"
+
+
+def test_every_end_of_the_model_ends_a_text(run, monkeypatch, tmp_path):
+    """The tokenizer's, all of config.json's and all of generation_config.json's, also after training's own format."""
+    save("llama", tmp_path / "chat", vocab_size=260, eos_token_id=[66, IDS["<s>"]])
+    lay(tmp_path / "chat", chat_files())
+    assert run("convert", "--source", "chat", "--output", "ours", "--model.residual.name=delta-sublayer")[0] == 0
+    letter = OurTokenizer(Path("chat/tokenizer.json").read_text()).encode("a")[0]
+    for path in ("chat", "ours"):
+        for end in (66, *IDS.values()):
+            made = [torch.tensor([[number]]) for number in (letter, end, letter)]
+            monkeypatch.setattr("lightning_dar.model.generate.generate_tokens", lambda *_, made=made, **__: iter(made))
+            assert run("generate", "--ckpt_path", path, "--prompt", "x", "--device", "cpu")[1] == "a\n"
+
+
+BAD_PROMPTS = [
+    ("Größe".encode("latin-1"), "not UTF-8 (byte 0xf6), in its line 1"),
+    (b"one\ntwo\0", "a NUL character in the text, in its line 2"),
+    ("Größe".encode("utf-16"), "UTF-16, where UTF-8 is needed"),
+]
+
+
+@pytest.mark.parametrize(("content", "says"), BAD_PROMPTS, ids=["latin-1", "NUL", "UTF-16"])
+def test_a_prompt_that_is_no_text(content, says, folder, run, monkeypatch):
+    Path("prompt.txt").write_bytes(content)
+    status, _, err = run("generate", "--ckpt_path", folder, "--prompt_file", "prompt.txt")
+    assert status == 2
+    assert f"--prompt_file prompt.txt: {says}" in only_line(err)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+    status, _, err = run("generate", "--ckpt_path", folder)
+    assert status == 2
+    assert f"stdin: {says}" in only_line(err)
+
+
+def test_a_prompt_of_the_command_line_that_is_no_text(folder, run):
+    status, _, err = run("generate", "--ckpt_path", folder, "--prompt", "caf\udce9")  # how Python passes on b"\xe9"
+    assert status == 2
+    assert "--prompt: a lone surrogate \\udce9 in the text" in only_line(err)
 
 
 def test_text_streams_and_characters_of_several_tokens_stay_whole(folder):

@@ -143,7 +143,8 @@ def test_text_that_cannot_be_read(run, text):
     Path("empty.txt").write_text("  \n")
     Path("short.txt").write_text("too short")
     says = refused(run, "--ckpt_path", path, "--text", "empty.txt")
-    assert says == "1 error: --text empty.txt: no text in it"
+    left_out = "left out 1 document(s) that are no text: 1 empty; the first: the text is empty"
+    assert says == f"1 error: --text empty.txt: no text in it; {left_out}"
     says = refused(run, "--ckpt_path", path, "--text", "short.txt", "--seq_len=16")
     assert says == "1 error: --text short.txt: 10 tokens, a window has 17; give more text, or a lower --seq_len"
     says = refused(run, "--ckpt_path", path, "--text", "nowhere.txt")

@@ -1,6 +1,7 @@
 """`prepare` in parts and mixes of sets, from the command line."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,21 @@ def prepare(run, text_folder):
         return run("prepare", f"--data.source={text_folder}", "--data.tokenizer=bytes", *args)
 
     return prepare_cli
+
+
+def test_text_that_is_none_is_counted_or_refused(run, text_folder, tmp_path):
+    shutil.copytree(text_folder, tmp_path / "text")
+    (tmp_path / "text/latin.txt").write_bytes("naïve".encode("latin-1"))
+    args = ("prepare", "--data.source=text", "--data.tokenizer=bytes")
+    status, _, err = run(*args, "--data.bad_text=refuse")
+    assert status == 1
+    assert "latin.txt:1: not UTF-8 (byte 0xef); mend it, or leave such documents out by data.bad_text skip" in err
+    status, _, err = run(*args)
+    assert status == 0
+    assert err.count("left out 1 document(s) that are no text: 1 not UTF-8") == 1
+    status, _, err = run(*args, "--data.bad_text=drop")
+    assert status == 2
+    assert "bad_text" in only_line(err)
 
 
 def test_parts_are_prepared_and_merged(prepare, monkeypatch):

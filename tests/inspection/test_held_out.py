@@ -6,9 +6,10 @@ from pathlib import Path
 
 import torch
 from inspected import checkpoint_of
+from spoken import lay
 
 from lightning_dar.data import TextData
-from lightning_dar.data.tokenizer import BYTES_JSON, Tokenizer
+from lightning_dar.data.tokenizer import BYTES_JSON, Tokenizer, load_tokenizer
 from lightning_dar.inspection.held_out import text_windows, validation_windows
 
 TOKENIZER = Tokenizer(BYTES_JSON)
@@ -43,6 +44,17 @@ def test_text_is_cut_into_windows(tmp_path):
     assert shorter.about["documents"] == 2
     assert shorter.about["bootstrap_unit"] == "document", "there are no more windows"
     assert shorter.about["fingerprint"] != text.about["fingerprint"]
+
+
+def test_documents_begin_and_end_as_in_training_and_what_is_no_text_is_left_out(tmp_path, capsys):
+    tokenizer = load_tokenizer(str(lay(tmp_path / "model", {}, special=("<s>", "</s>"), template="<s> $A")))
+    (tmp_path / "a.txt").write_text("some")
+    (tmp_path / "b.txt").write_text("some", encoding="utf-16")
+    (tmp_path / "c.txt").write_text("more")
+    paths = [str(tmp_path / "*.txt")]
+    text = text_windows(paths, "text", tokenizer, checkpoint_of("standard"), seq_len=11, max_tokens=1000)
+    assert text.windows.tolist() == [[256, *tokenizer.encode("some"), 257, 256, *tokenizer.encode("more"), 257]]
+    assert "left out 1 document(s) that are no text: 1 in UTF-16" in capsys.readouterr().err
 
 
 def test_one_document_is_drawn_by_windows(tmp_path):
