@@ -1,4 +1,5 @@
-"""Peak memory and time of converting a synthetic checkpoint of 2 GB in 4 shards, against copying its files.
+"""Peak memory and time of converting a synthetic checkpoint of 2 GB in 4 shards, into one file and into small shards,
+against copying its files.
 
 python benchmarks/convert_memory.py [GIGABYTES] [FOLDER]
 """
@@ -16,13 +17,14 @@ import torch
 from safetensors.torch import save_file
 
 ROOT = Path(__file__).parents[1]
+SHARD_SIZES = ("5GB", "250MB")
 HIDDEN, LAYERS, VOCAB, SHARDS = 2048, 8, 32_000, 4
 RUN_AND_REPORT = """
 import cli, time
 start = time.perf_counter()
 cli.main()
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
-print("peak resident", status["VmHWM"].strip(), "after", round(time.perf_counter() - start, 1), "s")
+print("peak resident", status["VmHWM"].strip(), "after", round(time.perf_counter() - start, 1), "s", flush=True)
 """  # getrusage would count the parent's memory too: a child inherits its mark
 PER_INTERMEDIATE = 3 * LAYERS * HIDDEN * 4  # bytes of fp32 that one unit of the MLP's width costs
 
@@ -69,12 +71,13 @@ def main(gigabytes: float = 2.0, folder: str | None = None) -> None:
         shutil.copytree(source, Path(work, "copy"))
         copied = time.perf_counter() - start
         shutil.rmtree(Path(work, "copy"))
+        print(f"{size / 1e9:.2f} GB: copying the files takes {copied:.1f} s")
         options = ["--source", source, "--output", output, "--model.residual.name", "delta-block", "--no-verify"]
-        os.sync()
-        start = time.perf_counter()
-        subprocess.run([sys.executable, "-c", RUN_AND_REPORT, "convert", *options], cwd=ROOT, check=True)
-        converted = time.perf_counter() - start
-        print(f"{size / 1e9:.2f} GB: {converted:.1f} s with all imports; copying the files {copied:.1f} s")
+        for shard_size in SHARD_SIZES:
+            print(f"--max_shard_size {shard_size}:", flush=True)
+            os.sync()
+            more = ["--max_shard_size", shard_size, "--overwrite"]
+            subprocess.run([sys.executable, "-c", RUN_AND_REPORT, "convert", *options, *more], cwd=ROOT, check=True)
 
 
 if __name__ == "__main__":

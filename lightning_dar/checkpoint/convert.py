@@ -1,4 +1,4 @@
-"""Checkpoint in, checkpoint out: plan, stream one tensor at a time, verify, and only then give it its name."""
+"""Checkpoint in, checkpoint out: plan, stream one shard at a time, verify, and only then give it its name."""
 
 import json
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from tqdm import tqdm
 
 from lightning_dar.checkpoint.carried import special_tokens, unnamed_end
 from lightning_dar.checkpoint.families import Exported
@@ -17,11 +18,12 @@ from lightning_dar.checkpoint.load import (
     CONFIG_FILE,
     DESCRIPTION_FILE,
     Checkpoint,
+    check_fits,
     open_checkpoint,
 )
 from lightning_dar.checkpoint.output import check_output, new_folder
 from lightning_dar.checkpoint.rewire import rewire
-from lightning_dar.checkpoint.safetensors_files import SINGLE, write_safetensors
+from lightning_dar.checkpoint.safetensors_files import shard_bytes, write_safetensors
 from lightning_dar.checkpoint.settings import portable_settings, tokenizer_of
 from lightning_dar.checkpoint.tensors import FLOATS, TensorInfo, Tensors, Translated
 from lightning_dar.checkpoint.verify import measure_disturbance, verify
@@ -30,6 +32,7 @@ from lightning_dar.data.tokenizer_files import TOKENIZER_FILE
 from lightning_dar.residual import ResidualConfig
 
 Format = Literal["lightning", "hf"]
+MAX_SHARD_SIZE = "5GB"  # that of huggingface_hub
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in FLOATS[:3]}
 
 
@@ -46,6 +49,7 @@ class Conversion:
         verify: compare the result with its source before it gets its name.
         allow_disturbance: allow strategies that change what the network computes, and measure by how much.
         calibration_text: text for that measurement: stdlib, files, folders or globs.
+        max_shard_size: of the tensors in one file, such as 5GB; one shard at a time is in memory.
         overwrite: replace an existing output.
     """
 
@@ -57,6 +61,7 @@ class Conversion:
     verify: bool = True
     allow_disturbance: bool = False
     calibration_text: Sequence[str] = ("stdlib",)
+    max_shard_size: str = MAX_SHARD_SIZE
     overwrite: bool = False
 
 
@@ -68,8 +73,10 @@ def convert(asked: Conversion) -> list[str]:
         DataError: a source that cannot be converted, a full disk, or a result that is not what it should be.
     """
     output, dtype = Path(asked.output), DTYPES[asked.dtype] if asked.dtype else None
+    max_shard_bytes = shard_bytes(asked.max_shard_size)
     source = open_checkpoint(asked.source)
     check_output(output, Path(asked.source), asked.overwrite)
+    check_fits(source.build(), source)
     target = rewire(source, asked.residual, asked.allow_disturbance)
     lines = [_summary(source, target), *source.notes]
     if asked.format == "hf" and target.description["tokenizer"] is not None:
@@ -81,7 +88,8 @@ def convert(asked: Conversion) -> list[str]:
         for name, content in files.items():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
-        _write_weights(folder / SINGLE, tensors, dtypes, num_bytes)
+        with tqdm(total=num_bytes, unit="B", unit_scale=True, desc="Converting", mininterval=0.2) as bar:
+            write_safetensors(folder, tensors, dtypes, max_shard_bytes, progress=bar.update)
         lines += _findings(source, target, folder, dtype, asked)
     return [*lines, f"wrote {output} ({num_bytes / 1e6:,.1f} MB of weights)"]
 
@@ -125,13 +133,6 @@ def _description(target: Checkpoint) -> str:
     return json.dumps({**description, "settings": portable_settings(target.content)}, indent=2)
 
 
-def _write_weights(path: Path, tensors: Tensors, dtypes: dict[str, torch.dtype], num_bytes: int) -> None:
-    from tqdm import tqdm
-
-    with tqdm(total=num_bytes, unit="B", unit_scale=True, desc="Converting", mininterval=0.2) as bar:
-        write_safetensors(path, tensors, dtypes, progress=bar.update)
-
-
 def _findings(
     source: Checkpoint, target: Checkpoint, folder: Path, dtype: torch.dtype | None, asked: Conversion
 ) -> list[str]:
@@ -144,4 +145,4 @@ def _findings(
         before, after = losses
         text = ", ".join(asked.calibration_text)
         return [f"loss on {text}: {before:.6f} before, {after:.6f} after ({after - before:+.6f} nats a token)"]
-    return [f"verified: {finding}" for finding in verify(source, folder, dtype)]
+    return verify(source, folder, dtype)

@@ -4,7 +4,7 @@
 row of a parameter of ours that is stacked over sites.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -115,6 +115,9 @@ class Renamed(Tensors):
         for source, place in sorted(table.items(), key=lambda item: item[1].row or 0):
             self._sources.setdefault(place.name, []).append(source)
         self._stacked = {place.name for place in table.values() if place.row is not None}
+        for name in self._stacked:
+            if len({theirs.infos[source].dtype for source in self._sources[name]}) > 1:
+                raise DataError(f"{', '.join(self._sources[name])} have several dtypes; save them in one")
         self.infos = {name: TensorInfo(ours[name].shape, theirs.infos[self._sources[name][0]].dtype) for name in ours}
 
     def read(self, name: str) -> Tensor:
@@ -122,11 +125,6 @@ class Renamed(Tensors):
             return self._theirs.read(self._sources[name][0])
         rows = [self._theirs.read(source).flatten() for source in self._sources[name]]
         return torch.stack(rows).reshape(self.infos[name].shape)
-
-    def pieces(self, name: str) -> Iterator[Tensor]:
-        if name in self._stacked:
-            return iter([self.read(name)])
-        return self._theirs.pieces(self._sources[name][0])
 
 
 class Exported(Tensors):
@@ -143,9 +141,6 @@ class Exported(Tensors):
 
     def read(self, name: str) -> Tensor:
         return self._ours.read(self._name[name])
-
-    def pieces(self, name: str) -> Iterator[Tensor]:
-        return self._ours.pieces(self._name[name])
 
 
 def _check(theirs: Tensors, table: Mapping[str, Place], ours: Mapping[str, TensorInfo], known: set[str]) -> None:

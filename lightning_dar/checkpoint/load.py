@@ -23,7 +23,7 @@ from lightning_dar.checkpoint.families import Renamed
 from lightning_dar.checkpoint.hf_config import read_config
 from lightning_dar.checkpoint.hf_fields import native_name, refuse_contradictions
 from lightning_dar.checkpoint.safetensors_files import SafetensorsFiles, file_inside, read_json_object
-from lightning_dar.checkpoint.sharded import META_FILE, ShardedTensors
+from lightning_dar.checkpoint.sharded import META_FILE, WEIGHTS_PREFIX, ShardedTensors
 from lightning_dar.checkpoint.tensors import InMemory, TensorInfo, Tensors, Translated, Unprefixed
 from lightning_dar.data.tokenizer_files import TOKENIZER_FILE
 from lightning_dar.errors import DataError, UsageError
@@ -35,6 +35,7 @@ DATA_KEY = "datamodule_hyper_parameters"  # Lightning's
 HF_DESCRIPTION_KEY = "lightning_dar"  # in config.json
 DESCRIPTION_FILE = "lightning_dar.json"
 CONFIG_FILE = "config.json"
+ADAPTER_FILE = "adapter_config.json"  # of peft; transformers would apply it
 DRAWS = ("normal_", "uniform_", "kaiming_uniform_")  # what initialisations fill a tensor by
 
 
@@ -127,7 +128,7 @@ def load_weights(model: Transformer, checkpoint: Checkpoint) -> None:
     state = model.state_dict()
     for name in checkpoint.tensors.infos:
         if state[name].is_meta:
-            model.load_state_dict({name: checkpoint.tensors.read(name)}, strict=False, assign=True)
+            model.load_state_dict({name: checkpoint.tensors.read(name).clone()}, strict=False, assign=True)
         else:
             state[name].copy_(checkpoint.tensors.read(name))
 
@@ -136,10 +137,10 @@ def check_fits(model: Transformer, checkpoint: Checkpoint) -> None:
     """Raises DataError for tensors that the model does not have, or the other way round, or of another shape."""
     state = model.state_dict()
     found, wanted = set(checkpoint.tensors.infos), set(state)
-    if found != wanted:
+    if found != wanted or checkpoint.tensors.others:
         problems = [
             *(f"missing {n}" for n in sorted(wanted - found)),
-            *(f"unknown {n}" for n in sorted(found - wanted)),
+            *(f"unknown {n}" for n in sorted({*(found - wanted), *checkpoint.tensors.others})),
         ]
         raise DataError(f"'{checkpoint.path}': the tensors do not fit its description: {'; '.join(problems)}")
     for name, info in checkpoint.tensors.infos.items():
@@ -210,7 +211,7 @@ def _lightning_file(path: Path) -> Checkpoint:
 
 def _sharded_folder(folder: Path) -> Checkpoint:
     content = _load(file_inside(folder, META_FILE))
-    return _lightning(folder, content, ShardedTensors(folder, f"state_dict.{MODEL_PREFIX}"))
+    return _lightning(folder, content, ShardedTensors(folder, f"{WEIGHTS_PREFIX}{MODEL_PREFIX}"))
 
 
 def _lightning(path: Path, content: dict[str, Any], tensors: Tensors) -> Checkpoint:
@@ -231,6 +232,8 @@ def _converted_folder(folder: Path) -> Checkpoint:
 
 def _foreign_folder(folder: Path) -> Checkpoint:
     hf = read_json_object(file_inside(folder, CONFIG_FILE))
+    if (folder / ADAPTER_FILE).exists():
+        raise DataError(f"{folder}: {ADAPTER_FILE}: merge the adapter into the model first (peft: merge_and_unload)")
     if HF_DESCRIPTION_KEY in hf:
         return _own_hf_folder(folder, hf)
     with _named(folder):

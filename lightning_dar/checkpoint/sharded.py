@@ -19,6 +19,7 @@ from lightning_dar.errors import DataError
 
 META_FILE = "meta.pt"
 INDEX_FILE = ".metadata"
+WEIGHTS_PREFIX = "state_dict."  # beside it lies the optimizer's state
 _INDEX_CLASSES = {
     "torch": {"Size", "float64", "float32", "float16", "bfloat16", "int64", "int32", "uint8", "bool"},
     "torch.serialization": {"_get_layout"},
@@ -49,11 +50,13 @@ class ShardedTensors(Tensors):
         self._folder, self._prefix = folder, prefix
         self._index = _read_index(file_inside(folder, INDEX_FILE))
         _check_parts(folder, self._index)
+        weights = {name: e for name, e in self._index.state_dict_metadata.items() if name.startswith(WEIGHTS_PREFIX)}
         self.infos = {
             name.removeprefix(prefix): TensorInfo(tuple(entry.size), entry.properties.dtype)
-            for name, entry in self._index.state_dict_metadata.items()
+            for name, entry in weights.items()
             if name.startswith(prefix) and hasattr(entry, "size")
         }
+        self.others = [name for name in weights if name.removeprefix(prefix) not in self.infos]
 
     def read(self, name: str) -> Tensor:
         from torch.distributed import checkpoint as dcp

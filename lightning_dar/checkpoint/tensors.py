@@ -1,13 +1,12 @@
 """Named tensors that are read one at a time, whatever kind of file they lie in."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-PIECE_BYTES = 2**20  # fits a processor's cache: larger pieces took twice the time
 
 
 class TensorInfo(NamedTuple):
@@ -22,25 +21,28 @@ class TensorInfo(NamedTuple):
 
 
 class Tensors:
-    """Base class. `infos` has every name; nothing else is held in memory."""
+    """Base class. `infos` has every name, `others` the names of what lies beside them in the same files; nothing else
+    is held in memory."""
 
     infos: Mapping[str, TensorInfo]
+    others: Sequence[str] = ()
 
     def read(self, name: str) -> Tensor:
-        """The tensor, on the CPU. Raises DataError where the file turns out damaged."""
-        raise NotImplementedError
+        """The tensor, on the CPU, perhaps mapped from its file: to be copied before it is kept or changed.
 
-    def pieces(self, name: str) -> Iterator[Tensor]:
-        """The tensor as consecutive slices of its first dimension, where the file allows; together they are it."""
-        yield self.read(name)
+        Raises:
+            DataError: the file turns out damaged.
+        """
+        raise NotImplementedError
 
 
 class InMemory(Tensors):
     """Tensors of a dict: those of a memory-mapped file, or freshly made ones."""
 
-    def __init__(self, tensors: Mapping[str, Tensor]):
-        self._tensors = tensors
-        self.infos = {name: TensorInfo(tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
+    def __init__(self, entries: Mapping[str, Any]):
+        self._tensors = {name: entry for name, entry in entries.items() if isinstance(entry, Tensor)}
+        self.infos = {name: TensorInfo(tuple(tensor.shape), tensor.dtype) for name, tensor in self._tensors.items()}
+        self.others = [name for name in entries if name not in self._tensors]
 
     def read(self, name: str) -> Tensor:
         return self._tensors[name]
@@ -56,9 +58,6 @@ class Joined(Tensors):
     def read(self, name: str) -> Tensor:
         return self._owner[name].read(name)
 
-    def pieces(self, name: str) -> Iterator[Tensor]:
-        return self._owner[name].pieces(name)
-
 
 class Translated(Tensors):
     """Tensors under other names."""
@@ -66,13 +65,11 @@ class Translated(Tensors):
     def __init__(self, tensors: Tensors, translate: Callable[[str], str]):
         self._tensors = tensors
         self._original = {translate(name): name for name in tensors.infos}
+        self.others = [name for name in tensors.infos if self._original[translate(name)] != name]  # twice
         self.infos = {name: tensors.infos[original] for name, original in self._original.items()}
 
     def read(self, name: str) -> Tensor:
         return self._tensors.read(self._original[name])
-
-    def pieces(self, name: str) -> Iterator[Tensor]:
-        return self._tensors.pieces(self._original[name])
 
 
 class Unprefixed(Tensors):
@@ -83,9 +80,7 @@ class Unprefixed(Tensors):
         self.infos = {
             name.removeprefix(prefix): info for name, info in tensors.infos.items() if name.startswith(prefix)
         }
+        self.others = [*(name for name in tensors.infos if not name.startswith(prefix)), *tensors.others]
 
     def read(self, name: str) -> Tensor:
         return self._tensors.read(f"{self._prefix}{name}")
-
-    def pieces(self, name: str) -> Iterator[Tensor]:
-        return self._tensors.pieces(f"{self._prefix}{name}")

@@ -9,9 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lightning_dar.checkpoint.families import Renamed
+from lightning_dar.checkpoint.hf_fields import native_name
 from lightning_dar.checkpoint.load import Checkpoint, load_weights, open_checkpoint
 from lightning_dar.checkpoint.rewire import shape_of
 from lightning_dar.checkpoint.settings import tokenizer_of
+from lightning_dar.checkpoint.stored import compare_stored, stored_tensors
+from lightning_dar.checkpoint.transformers_logits import compare_with_transformers
 from lightning_dar.data.tokenizer import Tokenizer
 from lightning_dar.diagnostics.wrapper import Watched
 from lightning_dar.errors import DataError
@@ -24,30 +28,32 @@ CALIBRATION_WINDOWS = 16
 
 
 def verify(source: Checkpoint, written: Path, dtype: torch.dtype | None) -> list[str]:
-    """Compares the folder `written` with its source; returns what holds, in words.
+    """Compares the folder `written` with its source; returns a line for each thing that was compared.
 
     Raises:
-        DataError: a tensor, or a logit on a fixed batch, that differs in a bit; a gate without a gradient.
+        DataError: a tensor, or a logit on a fixed batch, that differs in a bit; logits that are not those of
+            transformers; a gate without a gradient.
     """
     converted = open_checkpoint(written)
-    _compare_tensors(source, converted, dtype)
+    lines = [compare_stored(source, converted, dtype)]
     input_ids = _fixed_batch(source)
-    expected = _logits(_load(source, dtype), input_ids)
+    expected = _logits(_load_source(source, dtype), input_ids)
     model = _load(converted)
     if not expected.isfinite().all() or not torch.equal(_logits(model, input_ids), expected):
         raise DataError(
             "verification failed: the converted model's logits are not the source's; a strategy that changes what the "
             "network computes needs --allow-disturbance"
         )
-    found = ["logits equal the source's to the last bit"]
+    lines.append("verified: logits equal the source's to the last bit")
     if source.residual.name == "standard" and converted.residual.name != "standard":
         plain = build_residual(ResidualConfig(name="standard"), shape_of(source))
         if not torch.equal(_logits(model, input_ids, residual=plain), expected):
             raise DataError("verification failed: the converted sublayers are not the source's")
         gates = _gates_with_gradient(model, input_ids)
         if gates:
-            found.append(f"all {gates} gates that scale a read are zero and have a gradient")
-    return found
+            lines.append(f"verified: all {gates} gates that scale a read are zero and have a gradient")
+    del expected, model
+    return lines + compare_with_transformers(source, converted, dtype)
 
 
 def measure_disturbance(
@@ -71,6 +77,16 @@ def _load(checkpoint: Checkpoint, dtype: torch.dtype | None = None) -> Transform
     return model.to(dtype).eval()
 
 
+def _load_source(source: Checkpoint, dtype: torch.dtype | None) -> Transformer:
+    """As `_load`, where the files have our names without our reader."""
+    if isinstance(source.tensors, Renamed):
+        return _load(source, dtype)
+    model = source.build()
+    weights = {native_name(name): tensor for name, tensor in stored_tensors(source.path)}
+    model.load_state_dict(weights, assign=True)
+    return model.to(dtype).eval()
+
+
 def _fixed_batch(checkpoint: Checkpoint) -> Tensor:
     return torch.randint(checkpoint.config.vocab_size, (2, 16), generator=torch.Generator().manual_seed(0))
 
@@ -78,14 +94,6 @@ def _fixed_batch(checkpoint: Checkpoint) -> Tensor:
 @torch.no_grad()
 def _logits(model: Transformer, input_ids: Tensor, **kwargs: Any) -> Tensor:
     return model(input_ids, **kwargs)
-
-
-def _compare_tensors(source: Checkpoint, converted: Checkpoint, dtype: torch.dtype | None) -> None:
-    for name in converted.tensors.infos:
-        if name in source.tensors.infos:
-            expected = source.tensors.read(name)
-            if not torch.equal(converted.tensors.read(name), expected if dtype is None else expected.to(dtype)):
-                raise DataError(f"verification failed: {name} is not what the source holds")
 
 
 def _gates_with_gradient(model: Transformer, input_ids: Tensor) -> int:

@@ -4,7 +4,7 @@ from typing import Any
 
 from jsonargparse import Namespace
 
-from lightning_dar.checkpoint.convert import Conversion, convert
+from lightning_dar.checkpoint.convert import MAX_SHARD_SIZE, Conversion, convert
 from lightning_dar.commands.parser import PlainParser, add_plugins, use_plugins
 from lightning_dar.residual import ResidualConfig
 
@@ -39,6 +39,13 @@ def make_parser() -> PlainParser:
         choices=["float32", "bfloat16", "float16"],
         default=None,
         help="Of the weights; default: as they are.",
+    )
+    parser.add_argument(
+        "--max_shard_size",
+        type=str,
+        default=MAX_SHARD_SIZE,
+        help="Of the weights in one file, such as 5GB or 500MB; larger models get shards and an index. One shard at a "
+        "time is in memory.",
     )
     parser.add_argument(
         "--no-verify", action="store_true", help="Leave out the comparison of the result with the source."
@@ -78,5 +85,6 @@ def _conversion(options: Namespace) -> Conversion:
         verify=not options.no_verify,
         allow_disturbance=options.allow_disturbance,
         calibration_text=[text] if isinstance(text, str) else text,
+        max_shard_size=options.max_shard_size,
         overwrite=options.overwrite,
     )

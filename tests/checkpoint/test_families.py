@@ -138,5 +138,5 @@ def test_opening_reads_no_weights(tmp_path, monkeypatch):
     from lightning_dar.checkpoint.safetensors_files import SafetensorsFiles
 
     save("llama", tmp_path / "source")
-    monkeypatch.setattr(SafetensorsFiles, "_bytes", None)
+    monkeypatch.setattr(SafetensorsFiles, "read", None)
     assert open_checkpoint(tmp_path / "source").config.num_layers == 3

@@ -2,6 +2,7 @@
 
 import errno
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -135,8 +136,8 @@ def test_a_failed_run_keeps_the_old_output_and_leaves_no_new_one(source, run, mo
     assert run("convert", "--source", source, "--output", "out")[0] == 0
     before = files(Path("out"))
 
-    def full(path, source, dtypes, progress):
-        path.write_bytes(b"the first bytes")
+    def full(folder, *args, **options):
+        (folder / "model.safetensors").write_bytes(b"the first bytes")
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(conversion, "write_safetensors", full)
@@ -146,6 +147,18 @@ def test_a_failed_run_keeps_the_old_output_and_leaves_no_new_one(source, run, mo
         assert f"disk full while writing {target} (No space left on device)" in only_line(err)
     assert files(Path("out")) == before
     assert sorted(path.name for path in Path().iterdir()) == ["out", "source"]
+
+
+def test_a_disk_that_fills_up_while_the_library_writes(source, run):
+    allowed = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, allowed[1]))
+    try:
+        status, _, err = run("convert", "--source", source, "--output", "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, allowed)
+    assert status == 1
+    assert "disk full while writing out (File too large); nothing was kept" in only_line(err)
+    assert sorted(path.name for path in Path().iterdir()) == ["source"]
 
 
 def test_a_disk_that_is_too_small_is_found_before_writing(source, run, monkeypatch):
@@ -163,8 +176,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent in the back
 from lightning_dar.checkpoint import convert
 import cli
 real = convert.write_safetensors
-def killed(path, source, dtypes, progress):
-    real(path, source, dtypes, progress)
+def killed(*args, **options):
+    real(*args, **options)
     os.kill(os.getpid(), 9 if sys.argv[-1] == "kill" else 2)
 convert.write_safetensors = killed
 cli.main(sys.argv[1:-1])
@@ -223,29 +236,32 @@ print("peak", peak.split()[0])
 """
 
 
-def write_llama(folder, vocab_size):
-    """Embedding and head of `vocab_size` x 256 fp32 values make nearly all of it; each has a file of its own."""
-    save("llama", folder, vocab_size=64, hidden_size=256, tie_word_embeddings=False)
+def write_llama(folder, layers):
+    """Every layer has three matrices of 20 MB and a file of its own."""
+    save("llama", folder, vocab_size=64, hidden_size=256, intermediate_size=64, num_hidden_layers=layers)
     config, single = folder / "config.json", folder / "model.safetensors"
-    config.write_text(config.read_text().replace('"vocab_size": 64', f'"vocab_size": {vocab_size}'))
+    config.write_text(config.read_text().replace('"intermediate_size": 64', '"intermediate_size": 20000'))
     tensors = load_file(single)
     single.unlink()
-    for number, name in enumerate(("model.embed_tokens.weight", "lm_head.weight")):
-        save_file({name: torch.ones(vocab_size, 256)}, folder / f"shard-{number}.safetensors")
-        del tensors[name]
-    save_file(tensors, folder / "shard-2.safetensors")
+    for layer in range(layers):
+        own = {name: tensors.pop(name) for name in list(tensors) if f"layers.{layer}." in name}
+        for name, shape in {"gate": (20_000, 256), "up": (20_000, 256), "down": (256, 20_000)}.items():
+            own[f"model.layers.{layer}.mlp.{name}_proj.weight"] = torch.ones(shape)
+        save_file(own, folder / f"layer-{layer}.safetensors")
+    save_file(tensors, folder / "rest.safetensors")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_memory_does_not_grow_with_the_checkpoint(tmp_path):
-    """600 MB in three files convert in the memory of 8 MB, give or take less than half of the largest tensor."""
+    """310 MB more convert in the same memory, give or take less than two shards of 60 MB."""
     peaks = []
-    for vocab_size in (4_000, 293_000):
-        source = tmp_path / str(vocab_size)
-        write_llama(source, vocab_size)
+    for layers in (1, 6):
+        source = tmp_path / str(layers)
+        write_llama(source, layers)
         args = ["convert", "--source", str(source), "--output", f"{source}-out", "--no-verify"]
+        args += ["--max_shard_size", "60MB"]
         done = subprocess.run([sys.executable, "-c", MEASURE, *args], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         peaks.append(int(re.search(r"peak (\d+)", done.stdout)[1]) / 1024)
-    assert sum(file.stat().st_size for file in source.iterdir()) > 600e6
-    assert peaks[1] < peaks[0] + 120, peaks
+    assert sum(file.stat().st_size for file in source.iterdir()) > 360e6
+    assert peaks[1] < peaks[0] + 100, peaks
