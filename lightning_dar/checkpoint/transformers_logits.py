@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from lightning_dar.checkpoint.families import FAMILIES
 from lightning_dar.checkpoint.load import CONFIG_FILE, DESCRIPTION_FILE, Checkpoint, load_weights
 from lightning_dar.errors import DataError
 
+OLDEST = 5  # since it, `rope_parameters` and a stored head count
 TOKENS = 128
 TOLERANCE = 1e-3  # of the largest logit: a deep network in fp32, summed in another order, differs by 5e-5
 
@@ -27,8 +28,8 @@ def compare_with_transformers(source: Checkpoint, converted: Checkpoint, dtype: 
     name = _class_name(source)
     if name is None:
         return []
-    if find_spec("transformers") is None:
-        return ["not compared with transformers' own model of the source: transformers is not installed"]
+    if reason := _unusable():
+        return [f"not compared with transformers' own model of the source: {reason}"]
     input_ids = torch.randint(source.config.vocab_size, (1, TOKENS), generator=torch.Generator().manual_seed(1))
     try:
         expected = _theirs(source, name, dtype, input_ids)
@@ -45,6 +46,16 @@ def compare_with_transformers(source: Checkpoint, converted: Checkpoint, dtype: 
         f"verified: logits are those of transformers' {name} opened from {source.path}, on {TOKENS} random tokens in "
         f"float32: they differ by {difference:.1e} of the largest"
     ]
+
+
+def _unusable() -> str | None:
+    try:
+        installed = version("transformers")
+    except PackageNotFoundError:
+        return "transformers is not installed"
+    if int(installed.partition(".")[0]) < OLDEST:
+        return f"transformers {installed} reads config.json otherwise; it takes version {OLDEST}"
+    return None
 
 
 def _class_name(source: Checkpoint) -> str | None:

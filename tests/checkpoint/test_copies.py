@@ -2,6 +2,8 @@
 left out that differs from what stands for it."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from lightning_dar import load_model
 from lightning_dar.checkpoint.convert import Conversion, convert
 from lightning_dar.errors import DataError
 
+REFERENCE = Path(__file__).parents[1] / "reference/delta_sublayer"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 FREQUENCIES = "model.layers.1.self_attn.rotary_emb.inv_freq"
 
@@ -69,6 +72,17 @@ def test_a_tied_head(stored, family, tmp_path):
     back = AutoModelForCausalLM.from_pretrained(tmp_path / "back").eval()
     assert back.config.tie_word_embeddings == tied
     torch.testing.assert_close(back(input_ids).logits, expected, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_a_tied_head_in_the_authors_layout(tmp_path):
+    shutil.copytree(REFERENCE, tmp_path / "source")
+    edit(tmp_path / "source", other_head)
+    (tmp_path / "source/expected.safetensors").unlink()
+    untied = load_model(tmp_path / "source")
+    assert torch.equal(untied.head.weight, untied.embed.weight.flip(0))
+    edit(tmp_path / "source", same_head)
+    assert load_model(tmp_path / "source").head is None
 
 
 def test_of_two_shapes_is_a_tensor_that_does_not_fit(tmp_path):

@@ -1,5 +1,7 @@
 """Verification reads the source by itself: a reader that lies, in whatever way, is found out."""
 
+from importlib.metadata import PackageNotFoundError
+
 import pytest
 import torch
 from foreign import save
@@ -7,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from tiny import scramble, tiny_model
 
 from lightning_dar.checkpoint import convert as conversion
-from lightning_dar.checkpoint import families, safetensors_files
+from lightning_dar.checkpoint import families, safetensors_files, transformers_logits
 from lightning_dar.checkpoint.convert import Conversion, convert
 from lightning_dar.checkpoint.description import describe
 from lightning_dar.checkpoint.families import Renamed
@@ -106,12 +108,17 @@ def test_two_layers_exchanged_in_our_own_checkpoint(checkpoint, monkeypatch):
     refused(checkpoint, "logits are not the source's")
 
 
-def test_without_transformers_it_says_so(source, tmp_path, monkeypatch):
-    from lightning_dar.checkpoint import transformers_logits
+def absent(name):
+    raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(transformers_logits, "find_spec", lambda name: None)
+
+@pytest.mark.parametrize(
+    "version, says", [(absent, "is not installed"), (lambda name: "4.57.6", "4.57.6 reads config.json otherwise")]
+)
+def test_without_a_transformers_that_reads_as_we_do(version, says, source, tmp_path, monkeypatch):
+    monkeypatch.setattr(transformers_logits, "version", version)
     text = "\n".join(run(source, tmp_path / "out"))
-    assert "not compared with transformers' own model of the source: transformers is not installed" in text
+    assert f"not compared with transformers' own model of the source: transformers {says}" in text
 
 
 def test_a_cast_is_compared_too(source, tmp_path, monkeypatch):
