@@ -48,3 +48,11 @@ def refuse_another_optimizer(checkpoint: Checkpoint, asked: Namespace) -> None:
                 f"model.optimizer.{key}={value}: the optimizer in the checkpoint has {has} and goes on with it; "
                 f"leave it so, or start anew from the weights by --model.init_from {checkpoint.path}"
             )
+
+
+def refuse_intervals_of_zero(trainer: Namespace) -> None:
+    """Raises UsageError where Lightning would divide by zero."""
+    for key in ("accumulate_grad_batches", "val_check_interval", "check_val_every_n_epoch"):
+        value = trainer[key]
+        if isinstance(value, int | float) and value <= 0:
+            raise UsageError(f"trainer.{key}={value}: must be above 0")

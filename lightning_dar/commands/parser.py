@@ -1,33 +1,45 @@
 """What the parsers of all subcommands share."""
 
-import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, Namespace
 
+from lightning_dar.commands.config_files import check_configs
+from lightning_dar.commands.explain import explain
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.residual import load_plugins
 
 
 class OneLine:
-    """Mixin: says what is wrong in one line, and where the options are described."""
+    """Mixin: config files are checked first; what is wrong is a UsageError of one line."""
+
+    asked: Sequence[str] = ()
+    """The command line."""
+
+    def parse_args(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Namespace:
+        args = sys.argv[1:] if args is None else list(args)
+        self.asked = self.asked or [str(arg) for arg in args]  # as the user wrote it, before settings are added
+        check_configs(self.asked)
+        return super().parse_args(args, *rest, **options)
 
     def error(self, message: str, ex: Exception | None = None) -> None:
-        if isinstance(ex, UsageError | DataError):
-            raise ex
-        self.exit(2, f"error: {_shorten(' '.join(message.split()))} (--help lists the options)\n")
+        for known in (ex, getattr(ex, "__cause__", None)):
+            if isinstance(known, UsageError | DataError):
+                raise known
+        if not self.exit_on_error:  # of one class among several that are tried: the parser that tries them reports it
+            super().error(message, ex)
+        raise UsageError(f"{explain(message, _options(self), self.asked)} (--help lists the options)") from ex
 
 
-def _shorten(line: str) -> str:
-    """`option=value: must be int or null`, where the parser says only that a value has another type, or is none of
-    those that are possible."""
-    key = re.match(r'Parser key "([^"]+)"', line)
-    value = re.search(r"(?:Given value|Got value): (.*)$", line)
-    expected = re.findall(r"Expected an? (?:<class '(\w+)'>|typing\.Literal\[([^\]]*)\])", line)
-    if not (key and value and expected):
-        return line
-    names = [name for kind, choices in expected for name in (kind or choices.replace("'", "")).split(", ")]
-    kinds = dict.fromkeys("null" if name == "NoneType" else name for name in names)
-    return f"{key[1]}={value[1]}: must be {' or '.join(kinds)}"
+def _options(parser: ArgumentParser) -> Iterator[str]:
+    """The option strings of a parser and of the subcommand that its command line names."""
+    yield from parser._option_string_actions
+    subcommands = getattr(parser, "_subcommands_action", None)
+    for name, subparser in subcommands.choices.items() if subcommands else ():
+        if name in parser.asked:
+            yield from subparser._option_string_actions
 
 
 class PlainParser(OneLine, ArgumentParser):

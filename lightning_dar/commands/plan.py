@@ -42,7 +42,9 @@ def make_parser() -> PlainParser:
 
 def run(args: list[str]) -> None:
     """Runs the command. Raises UsageError or DataError for bad input."""
-    options = make_parser().parse_args(only_read(args))
+    parser = make_parser()
+    parser.asked = args
+    options = parser.parse_args(only_read(args))
     use_plugins(options.plugins)
     from lightning_dar.planning.plan import plan
 

@@ -7,10 +7,11 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from jsonargparse import Namespace
 
 from lightning_dar.checkpoint.load import open_checkpoint
+from lightning_dar.commands.config_files import place_of, read_config
+from lightning_dar.commands.explain import nearest
 from lightning_dar.commands.parser import PlainParser
 from lightning_dar.data.tokenizer import bpe_size, load_tokenizer
 from lightning_dar.errors import UsageError
@@ -24,8 +25,25 @@ READ = {
     "trainer": ("precision", "accumulate_grad_batches", "devices", "num_nodes", "strategy", "max_steps"),
     "plugins": None,
 }
-NOT_READ = ("compile", "non_finite", "max_skipped_steps")
-"""Of `model`: what changes neither sizes nor, as far as is reckoned, times. Other keys there are misspelt."""
+NOT_READ = {
+    "model": ("compile", "non_finite", "max_skipped_steps"),
+    "data": ("source", "mix", "dir", "num_workers", "seed", "text_field", "val_fraction", "val_windows"),
+    "trainer": (
+        "accelerator",
+        "callbacks",
+        "check_val_every_n_epoch",
+        "default_root_dir",
+        "gradient_clip_val",
+        "limit_val_batches",
+        "log_every_n_steps",
+        "logger",
+        "max_epochs",
+        "num_sanity_val_steps",
+        "val_check_interval",
+    ),
+}
+"""What changes neither sizes nor, as far as is reckoned, times. `fit` knows more, and is asked about other keys."""
+SECTIONS = (*READ, "seed_everything", "domains", "ckpt_path", "weights")
 
 
 def add_run_config(parser: PlainParser) -> None:
@@ -71,16 +89,12 @@ def _with_configs(args: list[str]) -> Iterator[str]:
 
 
 def _part(path: str) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"--config {path}: cannot be read ({error})") from error
-    content = {} if content is None else content
-    if not isinstance(content, dict) or not all(isinstance(content.get(key, {}), dict) for key in READ if READ[key]):
-        raise UsageError(f"--config {path}: not the config of a run: it needs sections such as model, data, trainer")
-    for key in content.get("model", {}):
-        if key not in READ["model"] and key not in NOT_READ:
-            raise UsageError(f"--config {path}: model has no option '{key}'; known: {', '.join(READ['model'])}")
+    content = read_config(path)
+    for key in content:
+        if key not in SECTIONS:
+            raise UsageError(f"--config {path}: fit has no such section: {key}{nearest(key, SECTIONS)}")
+    for section in NOT_READ:
+        _check_keys(path, section, content.get(section, {}))
     part = {}
     for section, keys in READ.items():
         if section in content:
@@ -90,6 +104,22 @@ def _part(path: str) -> dict[str, Any]:
     if isinstance(optimizer, dict) and "name" in optimizer:  # its rates change nothing here
         part["model"]["optimizer"] = {"name": optimizer["name"]}
     return part
+
+
+def _check_keys(path: str, section: str, own: dict[str, Any]) -> None:
+    """Raises UsageError for a key that `fit` does not have: it would be read by nobody."""
+    if own.keys() <= {*READ[section], *NOT_READ[section]}:
+        return
+    from lightning.pytorch import Trainer  # seconds, for the rare keys alone
+
+    from lightning_dar.data import TextData
+    from lightning_dar.training import LanguageModel
+
+    made = {"trainer": Trainer, "data": TextData, "model": LanguageModel}[section]
+    known = {*signature(made).parameters, *READ[section]}
+    for key in own.keys() - known:
+        place = place_of(f"{section}.{key}", ["--config", path])
+        raise UsageError(f"{place}: {section}.{key}: fit has no such option{nearest(key, known, section + '.{}')}")
 
 
 def architecture_of(options: Namespace) -> tuple[TransformerConfig, ResidualConfig]:

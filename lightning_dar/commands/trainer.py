@@ -3,31 +3,37 @@
 import json
 import math
 import sys
+from collections.abc import Iterator
+from copy import deepcopy
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from jsonargparse import Namespace
 from lightning.fabric.plugins import TorchCheckpointIO
-from lightning.pytorch import LightningDataModule, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.strategies import ModelParallelStrategy
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lightning_dar.checkpoint.load import Checkpoint, open_checkpoint
 from lightning_dar.checkpoint.saved import open_or_offer, steps_of
 from lightning_dar.checkpoint.settings import own_tokenizer, settings_of
 from lightning_dar.commands import PLAIN, plain_command
 from lightning_dar.commands.continued import last_checkpoint, same_logs, take_up_logs
-from lightning_dar.commands.contradictions import refuse_another_optimizer, refuse_contradictions
+from lightning_dar.commands.contradictions import (
+    refuse_another_optimizer,
+    refuse_contradictions,
+    refuse_intervals_of_zero,
+)
 from lightning_dar.commands.hardware import check_gpu, check_launch, settle_precision
 from lightning_dar.commands.notice import notice
 from lightning_dar.commands.parser import OneLine, add_plugins, use_plugins
+from lightning_dar.commands.refusals import Constructors, refusal_of, refusal_of_trainer
+from lightning_dar.commands.routed_trainer import RoutedTrainer
 from lightning_dar.commands.save_config import SaveConfig
 from lightning_dar.commands.table import table
 from lightning_dar.data import TextData
-from lightning_dar.data.units import parse_part
-from lightning_dar.errors import TrainingError, UsageError
+from lightning_dar.errors import UsageError
 from lightning_dar.training import LanguageModel
 from lightning_dar.training.saving import WholeFiles
 
@@ -62,38 +68,6 @@ VALIDATE_TRAINER = {
     "enable_checkpointing": False,
     "callbacks": [{"class_path": "callbacks.RoutingSharpness"}],
 }
-
-
-class RoutedTrainer(Trainer):
-    """Lightning's trainer, and the one verb that the data adds to it."""
-
-    def prepare(
-        self, model: None, datamodule: LightningDataModule, shard: str | None = None, merge: int | None = None
-    ) -> None:
-        """Prepares the data that a config names: text to token shards. `fit` does it too, where it is missing.
-
-        Args:
-            shard: `i/n`: only the i-th of n parts, which may be prepared at the same time, on any machines that share
-                the folder; then merge them.
-            merge: n: merges the n parts that were prepared by --shard.
-        """
-        if shard is not None and merge is not None:
-            raise UsageError("--shard and --merge: one after the other, the merge when all parts are there")
-        if shard is not None:
-            part = parse_part(shard)
-            print(f"{datamodule.folder}, part {shard}: {_counts(datamodule.prepare_part(part))}")
-            return
-        if merge is None:
-            datamodule.prepare_data()
-        else:
-            datamodule.merge_parts(merge)
-        if datamodule.manifest is not None:
-            print(f"{datamodule.folder}: {_counts(datamodule.manifest)}")
-
-
-def _counts(manifest: dict[str, Any]) -> str:
-    tokens = ", ".join(f"{manifest[split]['tokens']:,} {split} tokens" for split in ("train", "val"))
-    return f"{tokens}, {manifest['vocab_size']:,} ids"
 
 
 class OneLineParser(OneLine, LightningArgumentParser):
@@ -144,9 +118,8 @@ class RoutedCLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Settings come from the checkpoint first; config files and options of the command line override them."""
-        args = sys.argv[1:] if args is None else list(args)
-        self.args = args
-        self.config = parser.parse_args(args)
+        self.args = sys.argv[1:] if args is None else args
+        self.config = self._parsed(parser)
         subcommand = self.config.subcommand
         path = self.config[subcommand].get("ckpt_path")
         self.checkpoint, self.goes_on = None, False
@@ -154,7 +127,7 @@ class RoutedCLI(LightningCLI):
             self._go_on()
         elif path is not None and path not in FOUND_BY_LIGHTNING:
             self.checkpoint = open_or_offer(path)
-            self._settle(parser, args)
+            self._settle(parser)
         elif subcommand == "validate" and not self._names_a_model():
             raise UsageError("validate: no model is named; give --ckpt_path, the checkpoint to validate")
         start = self.config[subcommand].model.init_from
@@ -185,7 +158,19 @@ class RoutedCLI(LightningCLI):
         """Whether the checkpoint has all the steps that are asked for."""
         return 0 < self.config.fit.trainer.max_steps <= steps_of(self.checkpoint)
 
-    def _settle(self, parser: LightningArgumentParser, args: list[str]) -> None:
+    def _parsed(self, parser: LightningArgumentParser, settings: dict[str, Any] | None = None) -> Namespace:
+        """The command line, or in Python the dict or Namespace in its place, which override `settings`."""
+        if isinstance(self.args, dict | Namespace):
+            parser.asked = [name for name in self.subcommands() if name in self.args]
+            base = None if settings is None else parser.parse_object({self.config.subcommand: deepcopy(settings)})
+            return parser.parse_object(deepcopy(self.args), base)  # jsonargparse changes lists in place
+        args = list(self.args)
+        if settings is not None:
+            after = args.index(self.config.subcommand) + 1
+            args[after:after] = ["--config", json.dumps(settings)]
+        return parser.parse_args(args)
+
+    def _settle(self, parser: LightningArgumentParser) -> None:
         """Takes the settings of `--ckpt_path`. Raises UsageError where other ones contradict the weights."""
         subcommand, path = self.config.subcommand, self.config[self.config.subcommand].ckpt_path
         if subcommand == "fit" and not self.checkpoint.resumable:
@@ -196,8 +181,7 @@ class RoutedCLI(LightningCLI):
         settings = settings_of(self.checkpoint, resume=subcommand == "fit")
         if subcommand == "validate":
             settings["trainer"] |= VALIDATE_TRAINER
-        after = args.index(subcommand) + 1
-        self.config = parser.parse_args([*args[:after], "--config", json.dumps(settings), *args[after:]])
+        self.config = self._parsed(parser, settings)
         self._override(data=self._data_for(self.checkpoint))
         if subcommand == "fit":
             if self._is_done():
@@ -234,16 +218,19 @@ class RoutedCLI(LightningCLI):
                 refuse_another_optimizer(self.checkpoint, model.optimizer)
         trainer = self._get(self.config, "trainer")
         if self.subcommand != "prepare":
+            refuse_intervals_of_zero(trainer)
             check_gpu(trainer.accelerator)
             check_launch(trainer)
-            settle_precision(trainer, self.args)
+            settle_precision(trainer, list(_flags(self.args, self.subcommand)))
         self._drop_idle_callbacks(trainer)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         try:
             trainer = super().instantiate_trainer(**kwargs)
-        except ValueError as error:  # how Lightning refuses a strategy, precision or device that it does not know
-            raise UsageError(f"trainer: {error}") from error
+        except (
+            Exception
+        ) as error:  # its arguments are the user's own: a strategy, precision or device unknown or missing
+            raise refusal_of_trainer(error) from error
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:  # no plugin was asked for
             trainer.strategy.checkpoint_io = WholeFiles()
         if self.subcommand == "fit" and self.checkpoint is not None:
@@ -277,10 +264,23 @@ class RoutedCLI(LightningCLI):
     def instantiate_classes(self) -> None:
         """For `prepare` the data alone: the config's model and trainer may need what this machine lacks."""
         if self.subcommand != "prepare":
-            return super().instantiate_classes()
+            return self._instantiate()
         self.config_init = self.config
         self.model, self.datamodule = None, TextData(**self._get(self.config, "data"))
         self.trainer = RoutedTrainer(accelerator="cpu", devices=1, logger=False, enable_checkpointing=False)
+
+    def _add_instantiators(self) -> None:
+        super()._add_instantiators()
+        self.constructors = Constructors(self._get(self.config, "trainer"))
+        self.parser.add_instantiator(self.constructors, object)  # after those of model and data
+
+    def _instantiate(self) -> None:
+        try:
+            super().instantiate_classes()
+        except Exception as error:
+            if self.constructors.refusal is not None:
+                raise self.constructors.refusal from error
+            raise
 
 
 def _check_reads(trainer: Trainer, checkpoint: Path) -> None:
@@ -292,25 +292,22 @@ def _check_reads(trainer: Trainer, checkpoint: Path) -> None:
         )
 
 
-def run(args: list[str]) -> None:
+def run(args: ArgsType) -> None:
     """Runs fit, validate or prepare. Raises UsageError or DataError for bad input, TrainingError where a run fails."""
     try:
         RoutedCLI(args)
-    except MisconfigurationException as error:
-        raise UsageError(str(error)) from error
-    except RuntimeError as error:
-        died = _death_of_a_worker(error)
-        if died is None:
+    except Exception as error:
+        refusal = refusal_of(error)
+        if refusal is None or refusal is error:
             raise
-        raise TrainingError(
-            f"a process that loads data has died ({died}); often memory has run out: lower data.num_workers or "
-            "data.batch_size, and go on with --ckpt_path last"
-        ) from error
+        raise refusal from error
 
 
-def _death_of_a_worker(error: BaseException | None) -> str | None:
-    """torch raises it wherever the program is, a shutdown that another death has begun included: so the cause may lie
-    further back. It has no class of its own."""
-    while error is not None and not str(error).startswith("DataLoader worker"):
-        error = error.__cause__ or error.__context__
-    return None if error is None else str(error)
+def _flags(args: Any, prefix: str) -> Iterator[str]:
+    """What is said on a command line, as it is; of settings in its place, in Python, the names of the options."""
+    if not isinstance(args, dict | Namespace):
+        yield from args
+        return
+    for key, value in (args if isinstance(args, dict) else args.as_dict()).items():
+        inner = [f"{key}.{flag[2:]}" for flag in _flags(value, "")] if isinstance(value, dict) else [key]
+        yield from (f"--{flag.removeprefix(f'{prefix}.')}" for flag in inner)

@@ -18,7 +18,7 @@ USAGE = [
     (["--model.optimizer.lr=-1"], "model.optimizer.lr=-1"),
     (["--model.optimizer.betas=[0.9, 1.0]"], "model.optimizer.betas=[0.9, 1.0]"),
     (["--model.optimizer.name=sgd"], "model.optimizer.name=sgd: must be adamw or muon"),
-    (["--model.optimizer.schedule=step"], "model.optimizer.schedule=step: must be cosine or linear or wsd"),
+    (["--model.optimizer.schedule=step"], "model.optimizer.schedule=step: must be cosine, linear or wsd"),
     (
         ["--model.optimizer.name=muon", "--trainer.strategy.class_path=lightning_dar.training.FSDP"],
         "model.optimizer.name=muon: needs whole matrices",
