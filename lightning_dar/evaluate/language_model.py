@@ -39,18 +39,24 @@ class TransformerLM(TemplateLM):
         return self.tokens.end_id
 
     @property
+    def prefix_token_id(self) -> int:
+        """What a text without context comes after."""
+        return self.tokens.begin_ids[0] if self.tokens.begin_ids else self.tokens.end_id
+
+    @property
     def tokenizer_name(self) -> str:
         return self.tokens.hash
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
-        return self.tokens.encode(string)
+        ids = self.tokens.encode(string)
+        return ids if add_special_tokens is False else self.tokens.document(ids, ends=False)
 
     def loglikelihood_rolling(self, requests: list, disable_tqdm: bool = False) -> list[float]:
         """Log-likelihood of whole texts, in windows of `max_length` that each token is predicted in once."""
         windows, owners = [], []
         for number, request in enumerate(requests):
             for window in get_rolling_token_windows(
-                self.tokens.encode(request.args[0]), self.prefix_token_id, self.max_length, 1
+                self.tok_encode(request.args[0]), self.prefix_token_id, self.max_length, 1
             ):
                 windows.append((None, *make_disjoint_window(window)))
                 owners.append(number)

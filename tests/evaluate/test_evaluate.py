@@ -6,6 +6,7 @@ import pytest
 import torch
 from command_line import fit_args, only_line
 from foreign import save
+from spoken import lay
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -79,6 +80,31 @@ def test_rolling_likelihoods_and_texts_are_those_of_transformers(folders):
     assert ours.loglikelihood_rolling(rolling) == pytest.approx(theirs.loglikelihood_rolling(rolling), rel=1e-5)
     texts = ask("generate_until", ("one two", {"until": ["\n\n"], "max_gen_toks": 6, "do_sample": False}))
     assert ours.generate_until(texts) == theirs.generate_until(texts)
+
+
+def test_texts_begin_as_in_transformers(tmp_path):
+    """Where the tokenizer puts a token before every text."""
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+
+    from lightning_dar.checkpoint.load import open_checkpoint
+    from lightning_dar.evaluate.scores import _ours
+
+    save("llama", tmp_path / "model", vocab_size=258, eos_token_id=257, bos_token_id=256)
+    named = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
+    lay(tmp_path / "model", {"tokenizer_config.json": named}, special=("<s>", "</s>"), template="<s> $A")
+    theirs = HFLM(pretrained=str(tmp_path / "model"), device="cpu", batch_size=1, max_length=16)
+    ours = _ours(open_checkpoint(tmp_path / "model"), torch.device("cpu"), batch_size=1)
+    ours.max_length = 16
+
+    def ask(kind, *args):
+        return [Instance(request_type=kind, doc={}, arguments=each, idx=0) for each in args]
+
+    pairs = ask("loglikelihood", ("one ", "two"), ("", "one"), ("longer than the window is", " two"))
+    for mine, yours in zip(ours.loglikelihood(pairs), theirs.loglikelihood(pairs), strict=True):
+        assert mine == pytest.approx(yours, rel=1e-5)
+    rolling = ask("loglikelihood_rolling", ("a text that is longer than one window of sixteen",), ("short",))
+    assert ours.loglikelihood_rolling(rolling) == pytest.approx(theirs.loglikelihood_rolling(rolling), rel=1e-5)
 
 
 def test_fit_scores_its_own_end(run_in, text_folder, capsys):
