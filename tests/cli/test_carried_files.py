@@ -60,12 +60,14 @@ def test_a_chat_model_is_one_after_training(strategy, chat, run, text_folder):
     assert (config["eos_token_id"], config["bos_token_id"]) == (IDS["<end_of_turn>"], IDS["<s>"])
 
 
-def test_generation_stops_at_each_end(chat, run):
+@pytest.mark.parametrize("strategy", ["standard", "delta-sublayer"])
+def test_generation_stops_at_each_end(strategy, chat, run):
     """The model's head is turned so that it says one token for ever."""
-    assert run("convert", "--source", chat, "--output", "hf", "--format", "hf")[0] == 0
-    model = AutoModelForCausalLM.from_pretrained("hf").eval()
+    args = ("--format", "hf", f"--model.residual.name={strategy}")
+    assert run("convert", "--source", chat, "--output", "ends", *args)[0] == 0
+    model = AutoModelForCausalLM.from_pretrained("ends", trust_remote_code=True).eval()
     assert model.generation_config.eos_token_id == GenerationConfig.from_pretrained(chat).eos_token_id
-    prompt = AutoTokenizer.from_pretrained("hf")("tan", return_tensors="pt").input_ids
+    prompt = AutoTokenizer.from_pretrained(chat)("tan", return_tensors="pt").input_ids
     for end in chat_files()["generation_config.json"]["eos_token_id"]:
         model.forward = saying(model.forward, end)
         out = model.generate(prompt, max_new_tokens=7, do_sample=False)

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from spoken import IDS, byte_tokenizer, lay
+from tokenizers import processors
 from transformers import AutoTokenizer
 
 from lightning_dar.data.manifest import Request, open_folder, read_tokenizer
@@ -127,6 +128,27 @@ def test_documents_are_encoded_as_transformers_does(template, add, request_, tmp
         assert wanted[: len(prompt)] == prompt
         assert ours.document(ours.encode(text))[: len(prompt)] == prompt, "documents start as prompts do"
         assert not set(wanted[len(prompt) :]) - set(IDS.values()), "a prompt is not ended"
+
+
+BYTES = processors.ByteLevel(trim_offsets=False)
+BEGIN = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", IDS["<s>"])])
+PROCESSORS = {
+    "llama 3": processors.Sequence([BYTES, BEGIN]),
+    "roberta": processors.RobertaProcessing(("</s>", IDS["</s>"]), ("<s>", IDS["<s>"])),
+    "bert": processors.BertProcessing(("</s>", IDS["</s>"]), ("<s>", IDS["<s>"])),
+    "bytes": BYTES,
+}
+
+
+@pytest.mark.parametrize("processor", PROCESSORS.values(), ids=PROCESSORS)
+def test_any_post_processor(processor, tmp_path):
+    folder = lay(tmp_path, {CONFIG: {"eos_token": "</s>"}})
+    tokenizer = byte_tokenizer()
+    tokenizer.post_processor = processor
+    tokenizer.save(str(folder / "tokenizer.json"))
+    theirs, ours = AutoTokenizer.from_pretrained(folder), load_tokenizer(str(folder))
+    wanted = theirs("some text").input_ids
+    assert ours.document(ours.encode("some text")) == wanted + [257] * (257 not in wanted)
 
 
 def test_prepared_documents_begin_and_end_so(request_, tmp_path):
