@@ -35,6 +35,7 @@ from lightning_dar.commands.table import table
 from lightning_dar.data import TextData
 from lightning_dar.errors import UsageError
 from lightning_dar.training import LanguageModel
+from lightning_dar.training.new_run import taken_folders
 from lightning_dar.training.saving import WholeFiles
 
 DEFAULT_TOKENIZER = signature(TextData).parameters["tokenizer"].default
@@ -83,7 +84,6 @@ class RoutedCLI(LightningCLI):
             TextData,
             trainer_class=RoutedTrainer,
             save_config_callback=SaveConfig,
-            save_config_kwargs={"overwrite": True},  # a run that goes on has one in its folder
             seed_everything_default=42,
             parser_class=OneLineParser,
             auto_configure_optimizers=False,
@@ -123,6 +123,7 @@ class RoutedCLI(LightningCLI):
         subcommand = self.config.subcommand
         path = self.config[subcommand].get("ckpt_path")
         self.checkpoint, self.goes_on = None, False
+        self.save_config_kwargs["overwrite"] = path == "last"  # a run that goes on has one in its folder
         if subcommand == "fit" and path == "last":
             self._go_on()
         elif path is not None and path not in FOUND_BY_LIGHTNING:
@@ -247,6 +248,11 @@ class RoutedCLI(LightningCLI):
             "lightning.pytorch.callbacks.TQDMProgressBar": trainer.enable_progress_bar is False,
         }
         trainer.callbacks = [entry for entry in trainer.callbacks or [] if not idle.get(entry.class_path, False)]
+
+    def fit(self, model: LanguageModel, **options: Any) -> None:
+        """Overrides the trainer's: in folders that no other run has."""
+        with taken_folders(self.trainer, goes_on=self.save_config_kwargs["overwrite"]):
+            self.trainer.fit(model, **options)
 
     def validate(self, model: LanguageModel, datamodule: TextData, **options: Any) -> None:
         """Overrides the trainer's: with `--domains`, once a domain."""
