@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from lightning_dar.checkpoint import hf_verify
 from lightning_dar.residual import registry
 
 torch.set_num_threads(1)  # the models are tiny: threads would only wait for each other
@@ -25,6 +26,13 @@ def pytest_collection_modifyitems(items):
 def seeded():
     """Every test starts from the same global random state."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def no_other_process(request, monkeypatch):
+    """Exported folders are opened in another process, which takes five seconds, only in tests marked for it."""
+    if request.node.get_closest_marker("opens_elsewhere") is None:
+        monkeypatch.setattr(hf_verify, "verify_opens", lambda *args, **kwargs: "not opened in this test")
 
 
 @pytest.fixture

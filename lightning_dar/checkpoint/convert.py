@@ -9,10 +9,11 @@ from typing import Literal
 import torch
 from tqdm import tqdm
 
+from lightning_dar.checkpoint import hf_verify
 from lightning_dar.checkpoint.carried import special_tokens, unnamed_end
 from lightning_dar.checkpoint.families import Exported
 from lightning_dar.checkpoint.hf_config import family_of, write_config
-from lightning_dar.checkpoint.hf_export import code_files, routed_config
+from lightning_dar.checkpoint.hf_export import ModelCode, model_code, routed_config
 from lightning_dar.checkpoint.hf_fields import hf_name
 from lightning_dar.checkpoint.load import (
     CONFIG_FILE,
@@ -26,7 +27,7 @@ from lightning_dar.checkpoint.rewire import rewire
 from lightning_dar.checkpoint.safetensors_files import shard_bytes, write_safetensors
 from lightning_dar.checkpoint.settings import portable_settings, tokenizer_of
 from lightning_dar.checkpoint.tensors import FLOATS, TensorInfo, Tensors, Translated
-from lightning_dar.checkpoint.verify import measure_disturbance, verify
+from lightning_dar.checkpoint.verify import logits_of, measure_disturbance, verify
 from lightning_dar.data.tokenizer import BYTES_JSON
 from lightning_dar.data.tokenizer_files import TOKENIZER_FILE
 from lightning_dar.residual import ResidualConfig
@@ -81,7 +82,8 @@ def convert(asked: Conversion) -> list[str]:
     lines = [_summary(source, target), *source.notes]
     if asked.format == "hf" and target.description["tokenizer"] is not None:
         lines += filter(None, [unnamed_end(target.files, tokenizer_of(target))])
-    tensors, files = _layout(target, asked.format, dtype)
+    code = model_code(target) if asked.format == "hf" and target.residual.name != "standard" else None
+    tensors, files = _layout(target, asked.format, dtype, code)
     dtypes = {name: dtype or info.dtype for name, info in tensors.infos.items()}
     num_bytes = sum(TensorInfo(info.shape, dtypes[name]).num_bytes for name, info in tensors.infos.items())
     with new_folder(output, num_bytes) as folder:
@@ -91,6 +93,10 @@ def convert(asked: Conversion) -> list[str]:
         with tqdm(total=num_bytes, unit="B", unit_scale=True, desc="Converting", mininterval=0.2) as bar:
             write_safetensors(folder, tensors, dtypes, max_shard_bytes, progress=bar.update)
         lines += _findings(source, target, folder, dtype, asked)
+        if asked.verify and asked.format == "hf":
+            lines.append(_opened(target, folder, dtype, code))
+    if code is not None and code.packages:
+        lines.append(f"its code needs {', '.join(code.packages)} besides torch and transformers")
     return [*lines, f"wrote {output} ({num_bytes / 1e6:,.1f} MB of weights)"]
 
 
@@ -104,7 +110,9 @@ def _named(residual: ResidualConfig) -> str:
     return " ".join([residual.name, *(f"{key}={value}" for key, value in residual.options.items())])
 
 
-def _layout(target: Checkpoint, form: Format, dtype: torch.dtype | None) -> tuple[Tensors, dict[str, str | bytes]]:
+def _layout(
+    target: Checkpoint, form: Format, dtype: torch.dtype | None, code: ModelCode | None
+) -> tuple[Tensors, dict[str, str | bytes]]:
     """The tensors under the names that the format wants, and the files beside them."""
     files: dict[str, str | bytes] = dict(target.files)
     tokenizer = target.description["tokenizer"]
@@ -115,13 +123,13 @@ def _layout(target: Checkpoint, form: Format, dtype: torch.dtype | None) -> tupl
     if tokenizer == BYTES_JSON:
         files.pop(TOKENIZER_FILE)
     stored = dtype or target.tensors.infos["embed.weight"].dtype
-    if target.residual.name == "standard":
+    if code is None:
         origin = target.description.get("hf_config")
         config = write_config(target.config, origin, target.seq_len)
         tensors = Exported(target.tensors, family_of(target.config, origin), target.config.num_layers)
     else:
-        config, tensors = routed_config(target), Translated(target.tensors, hf_name)
-        files |= code_files(target)
+        config, tensors = routed_config(target, code), Translated(target.tensors, hf_name)
+        files[code.file] = code.text
     config["dtype"] = str(stored).removeprefix("torch.")
     if tokenizer is not None:
         files = {**special_tokens(config, tokenizer_of(target)), **files}
@@ -146,3 +154,9 @@ def _findings(
         text = ", ".join(asked.calibration_text)
         return [f"loss on {text}: {before:.6f} before, {after:.6f} after ({after - before:+.6f} nats a token)"]
     return verify(source, folder, dtype)
+
+
+def _opened(target: Checkpoint, folder: Path, dtype: torch.dtype | None, code: ModelCode | None) -> str:
+    input_ids, logits = logits_of(target, dtype)
+    modules, packages = (code.modules, code.packages) if code is not None else ((), ())
+    return hf_verify.verify_opens(folder, input_ids, logits, modules=modules, packages=packages)

@@ -1,4 +1,4 @@
-"""A routed model's configuration for transformers. It travels with the folders that `hf_export.py` writes."""
+"""A routed model's configuration for transformers. It travels in the file that `hf_export.py` writes."""
 
 from copy import deepcopy
 from typing import Any

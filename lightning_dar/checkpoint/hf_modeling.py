@@ -1,7 +1,7 @@
 """A routed model for transformers: Qwen3ForCausalLM's interface around the transformer with its residual strategy.
 
-This file and those of this package that it imports travel with the folders that `hf_export.py` writes; there the
-strategy imported in `hf_routing.py` is exchanged for the model's own.
+`hf_export.py` makes one file of this one and all that it imports, for the folders that it writes; there the strategy
+imported in `hf_routing.py` is exchanged for the model's own.
 """
 
 from difflib import get_close_matches
@@ -15,6 +15,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple, logging
 
 from lightning_dar.checkpoint.hf_attention import TransformersAttention, TransformersContext, causal_mask, checked_cache
 from lightning_dar.checkpoint.hf_configuration import RoutedConfig
+from lightning_dar.checkpoint.hf_identity import check_made_for
 from lightning_dar.checkpoint.hf_routing import AddressableStrategy, refuse_unknown_targets
 from lightning_dar.model.config import TransformerConfig
 from lightning_dar.model.rope import rope_angles
@@ -141,6 +142,7 @@ class RoutedForCausalLM(PreTrainedModel, GenerationMixin):
 
     def __init__(self, config: RoutedConfig):
         super().__init__(config)
+        check_made_for(config)
         self.model = RoutedTransformer(config)
         self.vocab_size = config.vocab_size
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)

@@ -267,6 +267,7 @@ def _own_hf_folder(folder: Path, hf: dict[str, Any]) -> Checkpoint:
         except ValueError as error:
             raise DataError(f"'{folder}': {error}") from error
     description = {**description, "tokenizer": _tokenizer(folder), "hf_config": hf}
+    description.pop("code", None)  # of the folder's modeling file
     tensors = Translated(SafetensorsFiles(folder), native_name)
     return Checkpoint(path=folder, description=description, tensors=tensors, files=files)
 

@@ -56,6 +56,12 @@ def verify(source: Checkpoint, written: Path, dtype: torch.dtype | None) -> list
     return lines + compare_with_transformers(source, converted, dtype)
 
 
+def logits_of(checkpoint: Checkpoint, dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
+    """A fixed batch [B, T], and the logits [B, T, V] of the model with its weights in `dtype`."""
+    input_ids = _fixed_batch(checkpoint)
+    return input_ids, _logits(_load(checkpoint, dtype), input_ids)
+
+
 def measure_disturbance(
     source: Checkpoint, written: Path, dtype: torch.dtype | None, text: Sequence[str]
 ) -> tuple[float, float] | None:

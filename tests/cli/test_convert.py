@@ -5,6 +5,7 @@ import re
 import resource
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,18 @@ def files(folder):
 def source(tmp_path):
     save("llama", tmp_path / "source", shard="20KB")
     return tmp_path / "source"
+
+
+@pytest.mark.opens_elsewhere
+@pytest.mark.parametrize("folder", ["standard", "delta_block_released"])
+def test_an_exported_folder_is_opened_by_transformers(folder, run):
+    status, out, err = run("convert", "--source", REFERENCE / folder, "--output", "out", "--format", "hf")
+    assert status == 0, err
+    where = f"with transformers {version('transformers')}, in a process of its own without this package"
+    found = re.search(
+        rf"^verified: opened {where}: logits (equal to the last bit|within (\S+) of their size)$", out, re.M
+    )
+    assert float(found[2] or 0) < 1e-5
 
 
 @pytest.mark.parametrize("form", ["lightning", "hf"])
