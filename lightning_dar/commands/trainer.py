@@ -35,6 +35,7 @@ from lightning_dar.commands.table import table
 from lightning_dar.data import TextData
 from lightning_dar.errors import UsageError
 from lightning_dar.training import LanguageModel
+from lightning_dar.training.finished import asked_of, read_finished, write_finished
 from lightning_dar.training.new_run import taken_folders
 from lightning_dar.training.saving import WholeFiles
 
@@ -134,6 +135,8 @@ class RoutedCLI(LightningCLI):
         start = self.config[subcommand].model.init_from
         if start is not None and path in (None, "last"):
             self._override(data=self._data_for(open_checkpoint(start)))
+        if subcommand == "fit":
+            self.asked = asked_of(self.config.fit.trainer)
 
     def _names_a_model(self) -> bool:
         model = self.config[self.config.subcommand].model
@@ -149,6 +152,13 @@ class RoutedCLI(LightningCLI):
             return
         if self._is_done():
             notice(f"--ckpt_path last: {self.checkpoint.path} has done all {trainer.max_steps} steps, nothing is left")
+            raise SystemExit(0)
+        end = read_finished(self.checkpoint.path.parent)
+        if end is not None and end.asked == asked_of(trainer) and steps_of(self.checkpoint) <= end.steps:
+            notice(
+                f"--ckpt_path last: the run of {self.checkpoint.path} has ended by itself ({end.reason}), nothing is "
+                "left; with another limit, or other settings of its callbacks, it goes on"
+            )
             raise SystemExit(0)
         self.goes_on = True
         self.save_config_kwargs["given"] = {"ckpt_path": None, "trainer.logger": trainer.logger}
@@ -190,9 +200,18 @@ class RoutedCLI(LightningCLI):
                 raise UsageError(
                     f"trainer.max_steps={wanted}: the checkpoint has done {done} steps; give a larger number"
                 )
+            self._check_epochs(Path(path))
         elif Path(path).is_dir():  # outside of fit Lightning opens files only
             self._override(model={"init_from": path})
             self.config[subcommand].ckpt_path = None
+
+    def _check_epochs(self, path: Path) -> None:
+        """Raises UsageError where the run that saved the checkpoint last has done all epochs that are asked for."""
+        end, wanted = read_finished(path.parent), self.config.fit.trainer.max_epochs
+        if end is not None and steps_of(self.checkpoint) == end.steps and 0 <= (wanted or -1) <= end.epochs:
+            raise UsageError(
+                f"trainer.max_epochs={wanted}: the checkpoint has done {end.epochs} epochs; give a larger number"
+            )
 
     def _parse_ckpt_path(self) -> None:
         """LightningCLI's own way of taking settings from a checkpoint, which `parse_arguments` replaces."""
@@ -253,6 +272,7 @@ class RoutedCLI(LightningCLI):
         """Overrides the trainer's: in folders that no other run has."""
         with taken_folders(self.trainer, goes_on=self.save_config_kwargs["overwrite"]):
             self.trainer.fit(model, **options)
+            write_finished(self.trainer, self.asked)
 
     def validate(self, model: LanguageModel, datamodule: TextData, **options: Any) -> None:
         """Overrides the trainer's: with `--domains`, once a domain."""

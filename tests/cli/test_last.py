@@ -58,6 +58,42 @@ def test_a_finished_run_has_nothing_left(fit):
     assert versions() == ["version_0"]
 
 
+EPOCHS = ["--trainer.max_steps=-1", "--trainer.max_epochs=2", "--trainer.limit_train_batches=2"]
+
+
+def test_a_run_of_whole_epochs_that_is_done_says_so(fit, run, text_folder):
+    epochs = [*EPOCHS, "--trainer.val_check_interval=1.0", "--trainer.check_val_every_n_epoch=1"]
+    fit(*epochs)
+    saved = "runs/test/version_0/checkpoints/last.ckpt"
+    assert steps(saved) == 4
+    _, err = fit(*epochs, LAST)
+    assert "has ended by itself (all 2 epochs), nothing is left" in err
+    status, _, err = run("fit", f"--ckpt_path={saved}")
+    assert status == 2
+    assert "trainer.max_epochs=2: the checkpoint has done 2 epochs; give a larger number" in only_line(err)
+    fit(*epochs, LAST, "--trainer.max_epochs=3")
+    assert steps(saved) == 6
+    assert versions() == ["version_0"]
+
+
+def test_a_run_that_early_stopping_has_ended_is_done_until_it_is_more_patient(fit):
+    def stopping(patience: int) -> list[str]:
+        settings = {"monitor": "val/loss", "mode": "max", "patience": str(patience)}  # which falls, so it stops
+        flags = [f"--trainer.callbacks.{key}={value}" for key, value in settings.items()]
+        return ["--trainer.callbacks+=lightning.pytorch.callbacks.EarlyStopping", *flags, "--trainer.max_steps=20"]
+
+    fit(*stopping(1))
+    saved = "runs/test/version_0/checkpoints/last.ckpt"
+    stopped = steps(saved)
+    assert stopped < 20
+    _, err = fit(*stopping(1), LAST)
+    assert "has ended by itself (EarlyStopping), nothing is left" in err
+    assert steps(saved) == stopped
+    fit(*stopping(3), LAST)
+    assert stopped < steps(saved) < 20
+    assert versions() == ["version_0"]
+
+
 def test_callbacks_added_by_the_command_are_added_once(fit):
     added = "--trainer.callbacks+=lightning.pytorch.callbacks.LambdaCallback"
     fit(added)
