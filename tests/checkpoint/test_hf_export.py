@@ -263,8 +263,8 @@ def test_a_plugins_own_modules_travel_and_are_verified_without_them(tmp_path, ow
     model = scramble(tiny_model("doubled", times=3.0)).eval()
     write_checkpoint(model, "doubled", {"times": 3.0}, tmp_path / "x.ckpt")
     lines = convert(Conversion(source=f"{tmp_path}/x.ckpt", output=f"{tmp_path}/hf", format="hf"))
-    installed = version("transformers")
-    assert f"verified: opened with transformers {installed}, in a process of its own without this package" in lines[2]
+    opened_elsewhere = f"verified: opened with transformers {version('transformers')}, in a process of its own without "
+    assert any(line.startswith(opened_elsewhere) for line in lines)
     assert "its code needs numpy besides torch and transformers" in lines
 
 
