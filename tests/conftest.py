@@ -1,7 +1,10 @@
 """Fixtures that every test may use."""
 
+import atexit
 import os
 import random
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,9 @@ from lightning_dar.residual import registry
 
 torch.set_num_threads(1)  # the models are tiny: threads would only wait for each other
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # also in processes that tests start
+# A place of this process's own for the code that transformers takes out of exported folders.
+os.environ["HF_MODULES_CACHE"] = tempfile.mkdtemp(prefix="modules-")
+atexit.register(shutil.rmtree, os.environ["HF_MODULES_CACHE"], ignore_errors=True)
 
 
 LONG = ("resume", "training", "benchmarks")

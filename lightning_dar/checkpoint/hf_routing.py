@@ -1,6 +1,6 @@
 """A residual strategy whose parameters adapters can name, and a check that they named what there is."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -56,28 +56,30 @@ class AddressableStrategy(Strategy):
 def refuse_unknown_targets(model: nn.Module, configs: Mapping[str, Any]) -> None:
     """Raises ValueError where a peft configuration names a module or parameter that the model does not have; peft
     itself is silent as long as one other name fits."""
-    modules = {_plain(name) for name, _ in model.named_modules()}
-    parameters = {_plain(name) for name, _ in model.named_parameters()}
+    modules = {_plain(name) for name, _ in model.named_modules(remove_duplicate=False)}
+    parameters = {_plain(name) for name, _ in model.named_parameters(remove_duplicate=False)}
     for config in configs.values():
-        unknown = [
-            *_missing(getattr(config, "target_modules", None), modules),
-            *_missing(getattr(config, "modules_to_save", None), modules),
-            *_missing(getattr(config, "target_parameters", None), parameters),
-        ]
-        if unknown:
-            last = sorted({name.split(".")[-1] for name in modules} - {""})
-            near = [match for name in unknown for match in get_close_matches(name, last, n=1)]
-            raise ValueError(
-                f"the adapter names {', '.join(unknown)}, which this model does not have"
-                + (f"; did you mean {', '.join(near)}?" if near else "")
-                + f" It has {', '.join(name for name in last if not name.isdigit())}"
-            )
+        for option, present in (
+            ("target_modules", modules),
+            ("modules_to_save", modules),
+            ("target_parameters", parameters),
+        ):
+            names = getattr(config, option, None)
+            if isinstance(names, str):  # a pattern, of which peft says whether anything fits
+                continue
+            for name in names or ():
+                if not any(f".{known}".endswith(f".{name}") for known in present):
+                    raise ValueError(_unknown(option, name, present))
 
 
-def _missing(names: Iterable[str] | str | None, present: set[str]) -> Iterator[str]:
-    if names is None or isinstance(names, str):  # one string is a pattern, of which peft says whether anything fits
-        return
-    yield from (name for name in names if not any(f".{known}".endswith(f".{name}") for known in present))
+def _unknown(option: str, name: str, present: set[str]) -> str:
+    """The message: the name, and the nearest, or all that there are."""
+    length = 2 if option == "target_parameters" else 1
+    known = sorted({".".join(path.split(".")[-length:]) for path in present if not path.split(".")[-1].isdigit()})
+    known = [path for path in known if path and "lora_" not in path]
+    near = get_close_matches(name, known, n=1) or [path for path in known if path.split(".")[0] == name.split(".")[-1]]
+    hint = f"did you mean '{near[0]}'?" if near else f"it has {', '.join(known)}"
+    return f"{option}: this model has nothing named '{name}'; {hint}"
 
 
 def _plain(name: str) -> str:

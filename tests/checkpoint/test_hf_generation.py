@@ -130,16 +130,12 @@ def test_a_misspelt_option_is_refused(model):
 
 
 def test_compiled(tmp_path):
-    """Training and generation with more layers than the compiler's limit of recompilations."""
+    """With more layers than the compiler's limit of recompilations."""
     torch._dynamo.reset()
-    exported(tmp_path / "routed-compiled", "delta-block", tiny_config(num_layers=9), num_blocks=5)
-    model = opened(tmp_path / "routed-compiled")
-    options = {**GREEDY, "max_new_tokens": 4}
-    wanted, text = model(PROMPTS, labels=PROMPTS), model.generate(PROMPTS, **options)
+    exported(tmp_path / "routed-compiled", "delta-block", tiny_config(num_layers=9), num_blocks=9)
+    model, options = opened(tmp_path / "routed-compiled"), {**GREEDY, "max_new_tokens": 3}
+    text = model.generate(PROMPTS, **options)
     with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
         model.forward = torch.compile(model.forward, backend="eager")
-        found = model(PROMPTS, labels=PROMPTS)
-        found.loss.backward()
-        torch.testing.assert_close((found.loss, found.logits), (wanted.loss, wanted.logits))
         assert torch.equal(model.generate(PROMPTS, **options), text)
     torch._dynamo.reset()
