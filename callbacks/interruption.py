@@ -89,6 +89,10 @@ class Interruption(Callback):
         if self._stopping:  # a validation that was due at the same step has been done too
             self._save(trainer)
 
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._stopping:  # what was due at the end of the epoch before has been done
+            self._save(trainer)
+
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if not self._stopping:
             return

@@ -18,7 +18,7 @@ from lightning_dar.data.mix import Mix, MixedWindows, check_mix
 from lightning_dar.data.opened import TokenFolder
 from lightning_dar.data.options import check_options, default_dir, existing_shards
 from lightning_dar.data.prepare import prepare
-from lightning_dar.data.progress import Position, batches_since_step, resize
+from lightning_dar.data.progress import Position, batches_since_step, leave_out_unfinished_step, resize, settle_epoch
 from lightning_dar.data.tokenizer import Tokenizer
 from lightning_dar.data.units import Part
 from lightning_dar.data.windows import Windows, collate
@@ -243,6 +243,8 @@ class TextData(L.LightningDataModule):
         if changed:
             raise DataError(f"data: cannot resume on other windows than those trained on so far ({'; '.join(changed)})")
         self._check_batches(state_dict)
+        leave_out_unfinished_step(self.trainer, state_dict["batches"])
+        settle_epoch(self.trainer)
         windows = state_dict["epoch"] * self._pass_windows() + state_dict["windows_seen"]
         self._position.restore(windows, resize(self.trainer, state_dict, self._batch_sizes()))
 

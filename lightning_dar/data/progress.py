@@ -7,7 +7,12 @@ import lightning as L
 
 from lightning_dar.errors import DataError
 
-EPOCH_PROGRESS = "epoch_loop.batch_progress"  # in the fit loop's state
+BATCHES, EPOCHS, STATE = (
+    "epoch_loop.batch_progress",
+    "epoch_progress",
+    "epoch_loop.state_dict",
+)  # in the fit loop's state
+STEPPED = "_batches_that_stepped"  # in STATE
 
 
 class Position:
@@ -59,14 +64,52 @@ def batches_since_step(trainer: L.Trainer) -> int:
     return progress.processed % trainer.accumulate_grad_batches if trainer.fit_loop._should_accumulate() else 0
 
 
-def leave_out_unfinished_step(fit_loop: dict[str, Any], batches: int) -> None:
-    """Puts the progress in a checkpoint back to its last optimizer step."""
-    if batches == 0:
+def leave_out_unfinished_step(trainer: L.Trainer, batches: int) -> None:
+    """Puts the progress in the checkpoint that is being loaded back to its last step, after so many batches."""
+    fit_loop = _fit_loop(trainer)
+    unfinished = fit_loop[BATCHES]["total"]["processed"] - batches
+    if unfinished:
+        for progress in ("current", "total"):
+            _set(fit_loop, progress, fit_loop[BATCHES][progress]["processed"] - unfinished)
+        fit_loop[STATE][STEPPED] -= 1
+
+
+def settle_epoch(trainer: L.Trainer) -> None:
+    """Has the run go on with the next batch where the checkpoint that is being loaded was saved at the end of an epoch.
+
+    Lightning (seen with 2.6) reads what such a checkpoint says of the epoch in several ways, by the hook that saved it
+    and by whether the run is limited by steps: it would give an epoch one batch, or none, or count an epoch twice, now
+    or at the next resume. Here an epoch that has had its last batch is over, and one that was cut short goes on.
+    """
+    fit_loop = _fit_loop(trainer)
+    batches, epochs = fit_loop[BATCHES], fit_loop[EPOCHS]["total"]
+    in_its_hook = batches["total"]["completed"] < batches["total"]["processed"]
+    between_epochs = epochs["processed"] == epochs["started"] > 0
+    if not between_epochs and not (in_its_hook and batches["is_last_batch"]):
         return
+    done = epochs_done(fit_loop)
+    over = done == epochs["started"]
+    if over:
+        batches["current"]["processed"] = 0
+        batches["is_last_batch"] = False
     for progress in ("current", "total"):
-        counts = fit_loop[EPOCH_PROGRESS][progress]
-        done = counts["processed"] - batches
-        counts.update(dict.fromkeys(("ready", "started", "processed", "completed"), done))
+        fit_loop[EPOCHS][progress].update(ready=done + 1, started=done + (not over), processed=done, completed=done)
+        _set(fit_loop, progress, batches[progress]["processed"])
+    fit_loop[STATE][STEPPED] -= not in_its_hook
+
+
+def _set(fit_loop: dict[str, Any], progress: str, batches: int) -> None:
+    """As saved by the hook at the end of the last of so many batches: Lightning counts its step as it restarts."""
+    counts = dict.fromkeys(("ready", "started", "processed"), batches)
+    fit_loop[BATCHES][progress].update(counts, completed=batches - 1)
+
+
+def epochs_done(fit_loop: dict[str, Any]) -> int:
+    """Epochs that have had their last batch, by the state of Lightning's fit loop in a checkpoint."""
+    epochs, batches = fit_loop[EPOCHS]["total"], fit_loop[BATCHES]
+    if epochs["processed"] < epochs["started"]:
+        return epochs["processed"] + batches["is_last_batch"]
+    return epochs["started"] - (batches["current"]["processed"] > 0 and not batches["is_last_batch"])
 
 
 def resize(trainer: L.Trainer, before: dict[str, Any], now: dict[str, Any]) -> int:
@@ -80,12 +123,17 @@ def resize(trainer: L.Trainer, before: dict[str, Any], now: dict[str, Any]) -> i
     Returns:
         All batches trained on, as so many of this run's.
     """
-    fit_loop = trainer._checkpoint_connector._loaded_checkpoint["loops"]["fit_loop"]
+    fit_loop = _fit_loop(trainer)
     for progress in ("current", "total"):
-        counts = fit_loop[EPOCH_PROGRESS][progress]
+        counts = fit_loop[BATCHES][progress]
         shift = _resized(counts["processed"], before, now) - counts["processed"]
         counts.update({name: count + shift for name, count in counts.items()})
     return _resized(before["batches"], before, now)
+
+
+def _fit_loop(trainer: L.Trainer) -> dict[str, Any]:
+    """Its state in the checkpoint that is being loaded."""
+    return trainer._checkpoint_connector._loaded_checkpoint["loops"]["fit_loop"]
 
 
 def _resized(batches: int, before: dict[str, Any], now: dict[str, Any]) -> int:

@@ -15,7 +15,7 @@ from lightning_dar.checkpoint.carried import FILES_KEY, packed, unpacked
 from lightning_dar.checkpoint.description import DESCRIPTION_KEY, describe
 from lightning_dar.checkpoint.load import Checkpoint, build_on_meta, load_weights, open_checkpoint
 from lightning_dar.checkpoint.settings import make_tokenizer, tokenizer_of
-from lightning_dar.data.progress import batches_since_step, leave_out_unfinished_step
+from lightning_dar.data.progress import batches_since_step
 from lightning_dar.data.tokenizer import Tokenizer
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.model import RopeScaling, Transformer, build_transformer, resolve_config
@@ -235,11 +235,9 @@ class LanguageModel(L.LightningModule):
         )
         checkpoint[FILES_KEY] = packed(self._files())
         checkpoint["hyper_parameters"]["vocab_size"] = self.config.vocab_size
-        unfinished = batches_since_step(self.trainer)
-        drawn = self._random_at_step if unfinished else random_state(self.device)
+        drawn = self._random_at_step if batches_since_step(self.trainer) else random_state(self.device)
         checkpoint[RANDOM_KEY] = from_all_ranks(self.trainer, drawn)
         checkpoint[SKIPPED_KEY] = self.finite_steps.skipped
-        leave_out_unfinished_step(checkpoint["loops"]["fit_loop"], unfinished)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raises DataError where the data's ids mean other tokens than the checkpoint's."""

@@ -1,5 +1,7 @@
 """A resumed run sees the windows that are due, whatever was asked of the loaders before its position was restored."""
 
+from functools import partial
+
 import lightning as L
 import pytest
 from recording import BATCH_SIZE, fit, same_windows, text_data
@@ -62,8 +64,8 @@ def check_resumes(make_data, tmp_path, hook, steps, **options):
 
 
 def few_batches(prepared, num_workers):
-    """Makes the data, of 4 batches a pass."""
-    return lambda: text_data(prepared, num_workers=num_workers, batch_size=4 * BATCH_SIZE)
+    """Makes the data, of 4 batches per pass."""
+    return lambda: text_data(prepared, num_workers=num_workers, batch_size=13 * BATCH_SIZE)
 
 
 @pytest.mark.parametrize("hook", HOOKS)
@@ -100,11 +102,70 @@ def test_options_of_the_trainer(name, num_workers, steps, prepared, tmp_path):
     check_resumes(few_batches(prepared, num_workers), tmp_path, "configure_optimizers", steps, **OPTIONS[name])
 
 
+class SavesAt(L.Callback):
+    """Saves HOOK-STEP.ckpt in some hooks."""
+
+    HOOKS = ("on_train_batch_end", "on_validation_end", "on_train_epoch_end", "on_train_epoch_start")
+
+    def __init__(self, folder, steps):
+        def save(hook, trainer, *_):
+            if trainer.global_step in steps and not trainer.sanity_checking:
+                trainer.save_checkpoint(folder / f"{hook}-{trainer.global_step}.ckpt")
+
+        for hook in self.HOOKS:
+            setattr(self, hook, partial(save, hook))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_steps": 50},
+        {"limit_val_batches": 0, "max_steps": 50},
+        {"limit_val_batches": 0},
+        {"check_val_every_n_epoch": 2},
+        {"accumulate_grad_batches": 2, "val_check_interval": 2},
+    ],
+    ids=str,
+)
+def test_the_end_of_an_epoch_saved_by_any_hook_twice(options, prepared, tmp_path):
+    """Epochs end the run; it goes on from the end of the first, and then from inside and from the end of the second."""
+    options = {"max_epochs": 3, "callbacks": [], **options}
+    pass_steps = 4 // options.get("accumulate_grad_batches", 1)
+    inside, end = pass_steps + 1, 2 * pass_steps
+
+    def go_on(folder, source, steps):
+        folder.mkdir(exist_ok=True)
+        saves = [SavesAt(folder, steps)]
+        seen, trainer = fit(few_batches(prepared, 0)(), folder, source, **{**options, "callbacks": saves})
+        assert (trainer.current_epoch, trainer.global_step) == (3, 3 * pass_steps), source
+        return seen
+
+    whole = go_on(tmp_path, None, [pass_steps])
+    firsts = sorted(tmp_path.glob("on_*.ckpt"))
+    assert len(firsts) >= 3
+    for first in firsts:
+        again = tmp_path / first.stem
+        assert same_windows(go_on(again, first, [inside, end]), whole[4:]), first.stem
+        for second in sorted(again.glob("on_*.ckpt")):
+            left = whole[4 * int(second.stem.rpartition("-")[2]) // pass_steps :]
+            assert same_windows(go_on(tmp_path / "twice", second, []), left), (first.stem, second.stem)
+
+
+def test_an_epoch_that_the_number_of_steps_cut_short_goes_on(prepared, tmp_path):
+    options = {"max_epochs": 3, "limit_val_batches": 0}
+    whole, _ = fit(few_batches(prepared, 0)(), tmp_path / "a", **options)
+    fit(few_batches(prepared, 0)(), tmp_path / "b", max_steps=6, **options)
+    path = tmp_path / "b/epoch-epoch=1-step=6.ckpt"
+    resumed, trainer = fit(few_batches(prepared, 0)(), tmp_path / "b", path, max_steps=50, **options)
+    assert same_windows(resumed, whole[6:])
+    assert trainer.current_epoch == 3
+
+
 def test_the_windows_of_a_mix(prepared, tmp_path):
     mix = {name: {"source": str(prepared), "weight": weight} for name, weight in (("one", 0.7), ("other", 0.3))}
 
     def make():
-        return TextData(mix=mix, seq_len=255, batch_size=4 * BATCH_SIZE, num_workers=1)
+        return TextData(mix=mix, seq_len=255, batch_size=13 * BATCH_SIZE, num_workers=1)
 
     check_resumes(make, tmp_path, "configure_optimizers", [5], limit_train_batches=4, max_epochs=3)
 

@@ -58,8 +58,22 @@ def test_the_windows_of_an_epoch_go_on_with_workers_that_fetch_ahead(epochs, new
     limits = {"trainer__max_steps": 20, "data__num_workers": 1, **epochs}
     undisturbed, runs = new_runs("undisturbed"), new_runs("interrupted")
     undisturbed.fit(**limits).check()
-    first = runs.fit(**limits, before=interrupted_at("on_train_batch_start", 16)).check()  # 13 batches are an epoch
+    first = runs.fit(**limits, before=interrupted_at("on_train_batch_start", 16)).check()  # an epoch has 12
     assert "interrupted after 16 steps" in first.said
+    runs.fit("--ckpt_path=last", **limits).check()
+    same_as_undisturbed(runs, undisturbed)
+
+
+def test_epochs_count_once_however_often_they_are_interrupted_at_their_end(new_runs):
+    """In the last batch of the first, which no validation follows, and inside the second."""
+    limits = {"trainer__max_epochs": 3, "trainer__max_steps": -1, "trainer__val_check_interval": 10}
+    undisturbed, runs = new_runs("undisturbed"), new_runs("interrupted")
+    undisturbed.fit(**limits).check()
+    for hook, count, steps, epochs in (("on_before_optimizer_step", 12, 12, 1), ("on_train_batch_start", 6, 18, 1)):
+        done = runs.fit("--ckpt_path=last", **limits, before=interrupted_at(hook, count)).check()
+        assert f"interrupted after {steps} steps" in done.said
+        loops = torch.load(runs.folder / CHECKPOINTS / "interrupted.ckpt", weights_only=True)["loops"]
+        assert loops["fit_loop"]["epoch_progress"]["total"]["processed"] == epochs
     runs.fit("--ckpt_path=last", **limits).check()
     same_as_undisturbed(runs, undisturbed)
 
