@@ -83,6 +83,7 @@ def special_tokens(config: dict[str, Any], tokenizer: Tokenizer) -> dict[str, st
         files[TOKENIZER_CONFIG] = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
+            "model_input_names": ["input_ids", "attention_mask"],  # transformers 4 adds kinds of segments else
             **{name: token for name, token in named.items() if token},
         }
     if not given:

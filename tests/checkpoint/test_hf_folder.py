@@ -133,7 +133,14 @@ def test_attention_by_name(untied):
         opened(untied[0], attn_implementation="nonsense")
 
 
-@pytest.mark.parametrize("auto", [AutoModel, AutoModelForSequenceClassification])
+@pytest.mark.slow  # its kernel is compiled
+@torch.no_grad()
+def test_flex_attention(untied):
+    flex = opened(untied[0], attn_implementation="flex_attention")
+    torch.testing.assert_close(flex(IDS).logits, untied[1](IDS), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("auto", [pytest.param(AutoModel, marks=pytest.mark.slow), AutoModelForSequenceClassification])
 def test_other_heads_are_not_offered(untied, auto):
     with pytest.raises(ValueError, match="Unrecognized configuration class"):
         auto.from_pretrained(untied[0], trust_remote_code=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hf_models import exported, opened, twins
 from tiny import VOCAB, tiny_config
-from transformers import DynamicCache, StaticCache
+from transformers import CompileConfig, DynamicCache, GenerationConfig, StaticCache
 
 from lightning_dar.model.generate import generate
 
@@ -127,6 +127,14 @@ def test_as_qwen3_does(form):
 def test_a_misspelt_option_is_refused(model):
     with pytest.raises(ValueError, match="max_new_token"):
         model.generate(PROMPTS, max_new_token=3)
+
+
+def test_compiled_for_a_static_cache_only_where_asked(model, monkeypatch):
+    monkeypatch.setattr(type(model), "device", torch.device("cuda"))  # where transformers would do it by itself
+    cache = StaticCache(config=model.config, max_cache_len=20)
+    caches = {"cache": cache, "past_key_values": cache}
+    assert not model._valid_auto_compile_criteria(caches, GenerationConfig())
+    assert model._valid_auto_compile_criteria(caches, GenerationConfig(compile_config=CompileConfig()))
 
 
 def test_compiled(tmp_path):

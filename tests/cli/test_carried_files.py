@@ -112,6 +112,8 @@ def test_what_bpe_learnt_ends_its_texts_in_transformers(fit, run):
     assert tokenizer.eos_token == "<|endoftext|>"
     assert tokenizer.eos_token_id == generation.eos_token_id == config["eos_token_id"] == 0
     assert tokenizer.decode(tokenizer.encode("tan , kori .")) == "tan , kori ."
+    described = json.loads(Path("hf/tokenizer_config.json").read_text())
+    assert described["model_input_names"] == ["input_ids", "attention_mask"], "what generate of transformers 4 takes"
     assert run("convert", "--source", "hf", "--output", "again")[0] == 0
     assert tokenizer_of(open_checkpoint("again")).end_id == 0
 
