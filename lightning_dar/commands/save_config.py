@@ -40,7 +40,7 @@ class SaveConfig(SaveConfigCallback):
     def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         get_filesystem(self._folder).makedirs(self._folder, exist_ok=True)
         path = os.path.join(self._folder, self.config_filename)
-        self.parser.save(self.config, path, skip_none=False, overwrite=self.overwrite, multifile=self.multifile)
+        self.parser.save(self.config, path, skip_unset=False, overwrite=self.overwrite, multifile=self.multifile)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint[TRAINER_KEY] = self._settings
@@ -50,5 +50,5 @@ class SaveConfig(SaveConfigCallback):
 
     @cached_property
     def _settings(self) -> dict[str, Any]:
-        config = json.loads(self.parser.dump(self.config, format="json", skip_none=False))
+        config = json.loads(self.parser.dump(self.config, format="json", skip_unset=False))
         return {key: config.get(key) for key in ("trainer", "seed_everything")}

@@ -26,8 +26,10 @@ from lightning_dar.commands.contradictions import (
     refuse_intervals_of_zero,
 )
 from lightning_dar.commands.hardware import check_gpu, check_launch, settle_precision
+from lightning_dar.commands.model_size import show_size
 from lightning_dar.commands.notice import notice
 from lightning_dar.commands.parser import OneLine, add_plugins, use_plugins
+from lightning_dar.commands.quiet import expect_checkpoints, quiet
 from lightning_dar.commands.refusals import Constructors, refusal_of, refusal_of_trainer
 from lightning_dar.commands.routed_trainer import RoutedTrainer
 from lightning_dar.commands.save_config import SaveConfig
@@ -80,16 +82,17 @@ class RoutedCLI(LightningCLI):
     """LightningCLI with plugins, and with settings taken from the checkpoint."""
 
     def __init__(self, args: ArgsType = None):
-        super().__init__(
-            LanguageModel,
-            TextData,
-            trainer_class=RoutedTrainer,
-            save_config_callback=SaveConfig,
-            seed_everything_default=42,
-            parser_class=OneLineParser,
-            auto_configure_optimizers=False,
-            args=args,
-        )
+        with quiet():
+            super().__init__(
+                LanguageModel,
+                TextData,
+                trainer_class=RoutedTrainer,
+                save_config_callback=SaveConfig,
+                seed_everything_default=42,
+                parser_class=OneLineParser,
+                auto_configure_optimizers=False,
+                args=args,
+            )
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
@@ -201,7 +204,7 @@ class RoutedCLI(LightningCLI):
                     f"trainer.max_steps={wanted}: the checkpoint has done {done} steps; give a larger number"
                 )
             self._check_epochs(Path(path))
-        elif Path(path).is_dir():  # outside of fit Lightning opens files only
+        else:  # Lightning opens no folders outside of fit, and misses callbacks that validating does without
             self._override(model={"init_from": path})
             self.config[subcommand].ckpt_path = None
 
@@ -245,17 +248,18 @@ class RoutedCLI(LightningCLI):
         self._drop_idle_callbacks(trainer)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        asked = list(self._get(self.config_init, "trainer").callbacks or [])  # Lightning adds its own to this list
         try:
             trainer = super().instantiate_trainer(**kwargs)
-        except (
-            Exception
-        ) as error:  # its arguments are the user's own: a strategy, precision or device unknown or missing
+        except Exception as error:  # its arguments are the user's own
             raise refusal_of_trainer(error) from error
+        show_size(trainer, asked)
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:  # no plugin was asked for
             trainer.strategy.checkpoint_io = WholeFiles()
         if self.subcommand == "fit" and self.checkpoint is not None:
             _check_reads(trainer, self.checkpoint.path)
         if self.goes_on:
+            expect_checkpoints()
             take_up_logs(trainer, self.checkpoint)
         return trainer
 
