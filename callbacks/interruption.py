@@ -12,10 +12,11 @@ from types import FrameType
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from lightning_dar.checkpoint.output import remove
-from lightning_dar.training.saving import checkpoint_folder
+from lightning_dar.training.saving import checkpoint_folder, model_checkpoint
 
 INTERRUPTED_FILE = "interrupted.ckpt"
 REQUEUE_SIGNAL = getattr(signal, "SIGUSR1", None)  # not on Windows
@@ -46,6 +47,9 @@ class Interruption(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._received, self._stopping, self._active = set(), False, stage == "fit"
+        saving = [callback for callback in trainer.callbacks if isinstance(callback, Checkpoint)]
+        others = [callback for callback in trainer.callbacks if callback not in (self, *saving)]
+        trainer.callbacks = [*others, self, *saving]  # so that what it saves has what the others do at the same step
         if self._active:
             self._take_signals(trainer)
 
@@ -112,7 +116,7 @@ class Interruption(Callback):
         """The run is through: its later checkpoints are enough."""
         path = _interrupted_path(trainer)
         if trainer.is_global_zero and path is not None and os.path.exists(path):
-            saving = trainer.checkpoint_callbacks[-1]
+            saving = model_checkpoint(trainer)
             others = filter(os.path.exists, (saving.last_model_path, saving.best_model_path))
             if any(os.path.getmtime(other) > os.path.getmtime(path) for other in others):
                 remove(Path(path))

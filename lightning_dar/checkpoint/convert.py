@@ -10,6 +10,7 @@ import torch
 from tqdm import tqdm
 
 from lightning_dar.checkpoint import hf_verify
+from lightning_dar.checkpoint.averaged import WhichWeights, which_weights
 from lightning_dar.checkpoint.carried import special_tokens, unnamed_end
 from lightning_dar.checkpoint.families import Exported
 from lightning_dar.checkpoint.hf_config import family_of, write_config
@@ -52,6 +53,7 @@ class Conversion:
         calibration_text: text for that measurement: stdlib, files, folders or globs.
         max_shard_size: of the tensors in one file, such as 5GB; one shard at a time is in memory.
         overwrite: replace an existing output.
+        weights: of a run that averaged its weights, which ones; default: averaged.
     """
 
     source: str
@@ -64,6 +66,7 @@ class Conversion:
     calibration_text: Sequence[str] = ("stdlib",)
     max_shard_size: str = MAX_SHARD_SIZE
     overwrite: bool = False
+    weights: WhichWeights | None = None
 
 
 def convert(asked: Conversion) -> list[str]:
@@ -75,13 +78,15 @@ def convert(asked: Conversion) -> list[str]:
     """
     output, dtype = Path(asked.output), DTYPES[asked.dtype] if asked.dtype else None
     max_shard_bytes = shard_bytes(asked.max_shard_size)
-    source = open_checkpoint(asked.source)
+    source = open_checkpoint(asked.source, asked.weights)
     check_output(output, Path(asked.source), asked.overwrite)
     check_fits(source.build(), source)
     target = rewire(source, asked.residual, asked.allow_disturbance)
     lines = [_summary(source, target), *source.notes]
     if asked.format == "hf" and target.description["tokenizer"] is not None:
         lines += filter(None, [unnamed_end(target.files, tokenizer_of(target))])
+    if source.weights is not None:
+        lines.append(which_weights(source.path, source.weights, "--weights "))
     code = model_code(target) if asked.format == "hf" and target.residual.name != "standard" else None
     tensors, files = _layout(target, asked.format, dtype, code)
     dtypes = {name: dtype or info.dtype for name, info in tensors.infos.items()}

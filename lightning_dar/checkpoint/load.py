@@ -6,9 +6,10 @@ FOLDER/lightning_dar.json, model.safetensors  written by `convert`
 FOLDER/config.json, *.safetensors             of others: see `families.py`
 """
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from lightning_dar.checkpoint.averaged import WhichWeights, choose_weights, which_weights
 from lightning_dar.checkpoint.carried import FILES_KEY, end_ids, read_carried, unpacked
 from lightning_dar.checkpoint.copies import untied_where_different
 from lightning_dar.checkpoint.description import DESCRIPTION_KEY, FORMAT, describe
@@ -50,6 +52,7 @@ class Checkpoint:
         content: what else Lightning saved in it: hyperparameters, settings of data and trainer.
         files: what goes with the model beside its tokenizer.json (see `carried.py`), content by name.
         notes: what its weights say otherwise than its `config.json`, or hold twice.
+        weights: which ones `tensors` are, where the checkpoint holds averaged ones too; else None.
     """
 
     path: Path
@@ -58,6 +61,7 @@ class Checkpoint:
     content: dict[str, Any] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    weights: WhichWeights | None = None
 
     @property
     def config(self) -> TransformerConfig:
@@ -87,32 +91,45 @@ class Checkpoint:
         return build_on_meta(self.config, self.residual, self.description["plugin"])
 
 
-def open_checkpoint(path: str | Path) -> Checkpoint:
+def open_checkpoint(path: str | Path, weights: WhichWeights | None = None) -> Checkpoint:
     """Opens a checkpoint of any kind.
 
+    Args:
+        path: a file or a folder.
+        weights: of a run that averaged its weights, which ones; default: averaged.
+
     Raises:
-        UsageError: no such path, or a strategy whose plugin is not loaded (named).
+        UsageError: no such path, a strategy whose plugin is not loaded (named), or no averaged weights where those are
+            asked for.
         DataError: no checkpoint, a damaged one, one that could run code, or one that our model cannot express.
     """
     path = Path(path)
     if not path.exists():
         raise UsageError(f"checkpoint '{path}' does not exist")
     if path.is_file():
-        return _checked(_lightning_file(path))
+        return _checked(_lightning_file(path, weights))
+    if weights == "averaged":
+        raise UsageError(f"'{path}' holds no averaged weights")
     for name, opener in KINDS.items():
         if (path / name).exists():
             return _checked(opener(path))
     raise DataError(f"'{path}' is a folder without {', '.join(KINDS)}: give a model's folder, or the .ckpt file in it")
 
 
-def load_model(path: str | Path) -> Transformer:
+def load_model(path: str | Path, weights: WhichWeights | None = None) -> Transformer:
     """The model of a checkpoint of any kind, on the CPU, in evaluation mode, in the dtypes that it is saved in.
 
+    Args:
+        path: a file or a folder.
+        weights: of a run that averaged its weights, which ones; default: averaged, with a warning that there are two.
+
     Raises:
-        UsageError: no such path, or a strategy whose plugin is not loaded (named).
+        UsageError: as `open_checkpoint` does.
         DataError: no checkpoint, a damaged one, one that could run code, or one that our model cannot express.
     """
-    checkpoint = open_checkpoint(path)
+    checkpoint = open_checkpoint(path, weights)
+    if weights is None and checkpoint.weights is not None:
+        warnings.warn(which_weights(path, checkpoint.weights, "weights="), stacklevel=2)
     model = checkpoint.build()
     load_weights(model, checkpoint)
     return model.eval()
@@ -204,9 +221,11 @@ def _check_format(path: Path, description: Mapping[str, Any]) -> None:
         raise DataError(f"'{path}' was written by a later lightning_dar ({description.get('version')})")
 
 
-def _lightning_file(path: Path) -> Checkpoint:
+def _lightning_file(path: Path, wanted: WhichWeights | None) -> Checkpoint:
     content = read_checkpoint(path)
-    return _lightning(path, content, Unprefixed(InMemory(content.pop("state_dict")), MODEL_PREFIX))
+    state, weights = choose_weights(content, wanted, path)
+    del content["state_dict"]
+    return replace(_lightning(path, content, Unprefixed(InMemory(state), MODEL_PREFIX)), weights=weights)
 
 
 def _sharded_folder(folder: Path) -> Checkpoint:

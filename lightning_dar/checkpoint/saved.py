@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from lightning_dar.checkpoint.averaged import WhichWeights
 from lightning_dar.checkpoint.load import Checkpoint, open_checkpoint
 from lightning_dar.checkpoint.sharded import META_FILE
 from lightning_dar.errors import DataError
@@ -24,17 +25,17 @@ def newest_in(folder: Path) -> Checkpoint | None:
     """
     whole, damaged = _split(folder)
     newest = _most_steps(whole)
-    saved = _saved_at(newest.path) if newest else 0.0
+    saved = saved_at(newest) if newest else 0.0
     for bad in damaged:
-        if _saved_at(bad.path) > saved:
+        if saved_at(bad) > saved:
             raise DataError(bad.reason + _offer(newest))
     return newest
 
 
-def open_or_offer(path: str | Path) -> Checkpoint:
+def open_or_offer(path: str | Path, weights: WhichWeights | None = None) -> Checkpoint:
     """`open_checkpoint`; what it raises for a damaged one also names the newest whole one beside it."""
     try:
-        return open_checkpoint(path)
+        return open_checkpoint(path, weights)
     except DataError as error:
         resolved = Path(path).resolve()
         whole = [checkpoint for checkpoint in _split(resolved.parent)[0] if checkpoint.path != resolved]
@@ -52,7 +53,7 @@ def steps_of(checkpoint: Checkpoint) -> int:
 
 
 def _most_steps(checkpoints: list[Checkpoint]) -> Checkpoint | None:
-    return max(checkpoints, key=lambda saved: (steps_of(saved), _saved_at(saved.path)), default=None)
+    return max(checkpoints, key=lambda saved: (steps_of(saved), saved_at(saved)), default=None)
 
 
 def _split(folder: Path) -> tuple[list[Checkpoint], list[Damaged]]:
@@ -70,7 +71,8 @@ def _split(folder: Path) -> tuple[list[Checkpoint], list[Damaged]]:
     return whole, damaged
 
 
-def _saved_at(path: Path) -> float:
+def saved_at(checkpoint: Checkpoint | Damaged) -> float:
     """Seconds since the epoch."""
+    path = checkpoint.path
     file = path / META_FILE if (path / META_FILE).exists() else path
     return file.stat().st_mtime

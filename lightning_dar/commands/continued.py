@@ -9,7 +9,7 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from lightning_dar.checkpoint.load import Checkpoint
-from lightning_dar.checkpoint.saved import newest_in, steps_of
+from lightning_dar.checkpoint.saved import newest_in, saved_at, steps_of
 from lightning_dar.errors import UsageError
 from lightning_dar.training.loggers import class_named, kind_of, local
 
@@ -20,16 +20,22 @@ RUN_KEY = "lightning_dar_run"  # in a checkpoint: what `run_of` gives
 
 
 def last_checkpoint(trainer: Namespace) -> Checkpoint | None:
-    """The newest checkpoint of the newest run that has one, None where there is none.
+    """The newest checkpoint that training can go on from, None where there is none.
 
-    A run is a version folder of the first logger, or the folder that ModelCheckpoint is told.
+    It is looked for in the folders that ModelCheckpoints are told and, where one is told none, in the newest version
+    folder of the first logger that has one.
 
     Raises:
         UsageError: a logger of whose folders nothing is known, or a URL.
         DataError: as `newest_in` does.
     """
-    folders = [told] if (told := _told_folder(trainer)) else [run / "checkpoints" for run in _runs(trainer)]
-    return next((found for folder in folders if (found := newest_in(folder))), None)
+    saving = [callback for callback in trainer.callbacks or [] if callback.class_path.endswith(SAVING)]
+    told = [folder for callback in saving if (folder := _told_folder(callback))]
+    found = [newest_in(folder) for folder in dict.fromkeys(told)]
+    if len(told) < max(1, len(saving)):
+        folders = (run / "checkpoints" for run in _runs(trainer, told))
+        found.append(next((newest for folder in folders if (newest := newest_in(folder))), None))
+    return max(filter(None, found), key=saved_at, default=None)
 
 
 def run_of(loggers: list[Logger]) -> list[dict[str, Any]]:
@@ -72,20 +78,20 @@ def _name(cls: Any) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _told_folder(trainer: Namespace) -> Path | None:
-    """Of the last ModelCheckpoint, which is also the one that `callbacks.Interruption` saves beside."""
-    saving = [callback for callback in trainer.callbacks or [] if callback.class_path.endswith(SAVING)]
-    folder = saving[-1].get("init_args", Namespace()).get("dirpath") if saving else None
+def _told_folder(saving: Namespace) -> Path | None:
+    folder = saving.get("init_args", Namespace()).get("dirpath")
     return local(folder).expanduser() if folder else None
 
 
-def _runs(trainer: Namespace) -> list[Path]:
-    """The folders of all runs, the newest first."""
+def _runs(trainer: Namespace, told: list[Path]) -> list[Path]:
+    """The folders of all runs, the newest first. Raises UsageError where they are not known, and none are `told`."""
     root, loggers = trainer.default_root_dir or ".", _loggers(trainer)
     if not loggers:
         return [local(root)]
     settings = loggers[0].get("init_args", Namespace()).as_dict()
     folders = kind_of(class_named(loggers[0].class_path)).run_folders(settings, root)
+    if folders is None and told:
+        return []
     if folders is None:
         name = loggers[0].class_path.rpartition(".")[2]
         raise UsageError(

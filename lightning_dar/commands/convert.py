@@ -5,7 +5,7 @@ from typing import Any
 from jsonargparse import Namespace
 
 from lightning_dar.checkpoint.convert import MAX_SHARD_SIZE, Conversion, convert
-from lightning_dar.commands.parser import PlainParser, add_plugins, use_plugins
+from lightning_dar.commands.parser import PlainParser, add_plugins, add_weights, use_plugins
 from lightning_dar.residual import ResidualConfig
 
 
@@ -62,6 +62,7 @@ def make_parser() -> PlainParser:
         help="Text for that loss: stdlib, or files, folders or globs, as for data.source.",
     )
     parser.add_argument("--overwrite", action="store_true", help="Replace an existing output.")
+    add_weights(parser)
     add_plugins(parser)
     return parser
 
@@ -87,4 +88,5 @@ def _conversion(options: Namespace) -> Conversion:
         calibration_text=[text] if isinstance(text, str) else text,
         max_shard_size=options.max_shard_size,
         overwrite=options.overwrite,
+        weights=options.weights,
     )

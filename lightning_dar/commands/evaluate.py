@@ -4,7 +4,14 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from lightning_dar.commands.parser import PlainParser, add_device, add_plugins, use_plugins
+from lightning_dar.commands.parser import (
+    PlainParser,
+    add_device,
+    add_plugins,
+    add_weights,
+    say_weights,
+    use_plugins,
+)
 from lightning_dar.errors import UsageError
 from lightning_dar.evaluate.tasks import LOCAL_TASK, PAPER, require_harness, task_names
 
@@ -34,6 +41,7 @@ def make_parser() -> PlainParser:
     parser.add_argument("--batch_size", type=int, default=16, help="Texts in a forward.")
     parser.add_argument("--limit", type=int | None, default=None, help="Questions of each task, at most.")
     parser.add_argument("--output", type=str | None, default=None, help="JSON file to write.")
+    add_weights(parser)
     add_device(parser)
     add_plugins(parser)
     return parser
@@ -55,7 +63,9 @@ def run(args: list[str]) -> None:
     from lightning_dar.evaluate.scores import evaluate, scores_table
 
     use_plugins(options.plugins)
-    checkpoints = [open_checkpoint(path) for path in options.ckpt_path]
+    checkpoints = [open_checkpoint(path, options.weights) for path in options.ckpt_path]
+    for checkpoint in checkpoints:
+        say_weights(checkpoint)
     device, names = find_device(options.device), task_names(options.tasks)
     found = [evaluate(checkpoint, names, device, options.batch_size, options.limit) for checkpoint in checkpoints]
     if output is not None:

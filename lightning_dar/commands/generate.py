@@ -9,7 +9,14 @@ from jsonargparse import Namespace
 from lightning_dar.checkpoint.load import load_weights, open_checkpoint
 from lightning_dar.checkpoint.settings import tokenizer_of
 from lightning_dar.commands.device import find_device
-from lightning_dar.commands.parser import PlainParser, add_device, add_plugins, use_plugins
+from lightning_dar.commands.parser import (
+    PlainParser,
+    add_device,
+    add_plugins,
+    add_weights,
+    say_weights,
+    use_plugins,
+)
 from lightning_dar.data.bad_text import NotText, text_of
 from lightning_dar.data.tokenizer import Tokenizer
 from lightning_dar.errors import UsageError
@@ -29,6 +36,7 @@ def make_parser() -> PlainParser:
         "--top_p", type=float | None, default=None, help="Sample among the tokens that together reach this probability."
     )
     parser.add_argument("--seed", type=int, default=0, help="The same seed gives the same text.")
+    add_weights(parser)
     add_device(parser)
     parser.add_argument(
         "--ignore_end", action="store_true", help="Go on to max_new_tokens when the model ends its text before."
@@ -46,7 +54,8 @@ def run(args: list[str]) -> None:
     options = make_parser().parse_args(args)
     _check(options)
     use_plugins(options.plugins)
-    checkpoint = open_checkpoint(options.ckpt_path)
+    checkpoint = open_checkpoint(options.ckpt_path, options.weights)
+    say_weights(checkpoint)
     tokenizer = tokenizer_of(checkpoint)
     prompt = tokenizer.encode_prompt(_prompt(options.prompt, options.prompt_file))
     if not prompt:

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
-from lightning_dar.commands.parser import PlainParser, add_device, add_plugins, use_plugins
+from lightning_dar.commands.parser import (
+    PlainParser,
+    add_device,
+    add_plugins,
+    add_weights,
+    say_weights,
+    use_plugins,
+)
 from lightning_dar.errors import UsageError
 
 if TYPE_CHECKING:
@@ -72,6 +79,7 @@ def make_parser() -> PlainParser:
     parser.add_argument(
         "--seq_len", type=int | None, default=None, help="Tokens a window; default: the first checkpoint's."
     )
+    add_weights(parser)
     add_device(parser)
     parser.add_argument("--overwrite", action="store_true", help="Replace an existing report.")
     add_plugins(parser)
@@ -87,7 +95,9 @@ def run(args: list[str]) -> None:
     from lightning_dar.commands.device import find_device
 
     use_plugins(options.plugins)
-    checkpoints = [open_checkpoint(path) for path in options.ckpt_path]
+    checkpoints = [open_checkpoint(path, options.weights) for path in options.ckpt_path]
+    for checkpoint in checkpoints:
+        say_weights(checkpoint)
     output = Path(options.output)
     for checkpoint in checkpoints:
         check_output(output, checkpoint.path, options.overwrite, marks=(REPORT,), kind="report")

@@ -2,14 +2,18 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
+from lightning_dar.checkpoint.averaged import WhichWeights, which_weights
 from lightning_dar.commands.config_files import check_configs
 from lightning_dar.commands.explain import explain
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.residual import load_plugins
+
+if TYPE_CHECKING:
+    from lightning_dar.checkpoint.load import Checkpoint
 
 
 class OneLine:
@@ -58,6 +62,22 @@ def add_plugins(parser: ArgumentParser) -> None:
 def add_device(parser: ArgumentParser) -> None:
     """What `find_device` takes."""
     parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, mps; auto takes the fastest there is.")
+
+
+def add_weights(parser: ArgumentParser) -> None:
+    """What `open_checkpoint` takes as `weights`."""
+    parser.add_argument(
+        "--weights",
+        type=WhichWeights | None,
+        default=None,
+        help="Of a run that averaged its weights, which ones: averaged, as by default, or current.",
+    )
+
+
+def say_weights(checkpoint: "Checkpoint") -> None:
+    """On stderr, where the checkpoint holds two sets of weights."""
+    if checkpoint.weights is not None:
+        print(which_weights(checkpoint.path, checkpoint.weights, "--weights "), file=sys.stderr)
 
 
 def use_plugins(plugins: str | list[str]) -> None:

@@ -1,7 +1,7 @@
 """Which exceptions refuse what a user asked for. They end in one line; all others are bugs, and keep their trace.
 
-Where an exception comes from decides: from the constructor of a class that the user named, from a logger, from
-Lightning's own checks.
+Where an exception comes from decides: from the constructor of a class that the user named, from a logger, from one of
+Lightning's callbacks, from Lightning's own checks.
 """
 
 import traceback
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jsonargparse import Namespace
+from lightning.fabric.utilities.spike import TrainingSpikeException
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
@@ -65,7 +66,12 @@ def refusal_of(error: Exception) -> Exception | None:
     for frame in frames:
         if isinstance(logger := frame.f_locals.get("self"), Logger):
             return TrainingError(f"trainer.logger: {type(logger).__name__}: {_words(error)}")
-    if isinstance(error, REFUSALS) and frames[-1].f_globals.get("__name__", "").startswith("lightning."):
+    module = frames[-1].f_globals.get("__name__", "")
+    if isinstance(error, TrainingSpikeException):
+        return TrainingError(f"SpikeDetection: {_words(error)}; its exclude_batches_path lists it")
+    if module.startswith("lightning.pytorch.callbacks."):
+        return UsageError(f"trainer.callbacks: {type(frames[-1].f_locals.get('self')).__name__}: {_words(error)}")
+    if isinstance(error, REFUSALS) and module.startswith("lightning."):
         return UsageError(_words(error))
     return None
 

@@ -15,10 +15,16 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.strategies import ModelParallelStrategy
 
+from lightning_dar.checkpoint.averaged import which_weights
 from lightning_dar.checkpoint.load import Checkpoint, open_checkpoint
 from lightning_dar.checkpoint.saved import open_or_offer, steps_of
 from lightning_dar.checkpoint.settings import own_tokenizer, settings_of
 from lightning_dar.commands import PLAIN, plain_command
+from lightning_dar.commands.callbacks import (
+    DEFAULT_CALLBACKS,
+    leave_out_unwritable,
+    settle_callbacks,
+)
 from lightning_dar.commands.continued import last_checkpoint, same_logs, take_up_logs
 from lightning_dar.commands.contradictions import (
     refuse_another_optimizer,
@@ -28,7 +34,7 @@ from lightning_dar.commands.contradictions import (
 from lightning_dar.commands.hardware import check_gpu, check_launch, settle_precision
 from lightning_dar.commands.model_size import show_size
 from lightning_dar.commands.notice import notice
-from lightning_dar.commands.parser import OneLine, add_plugins, use_plugins
+from lightning_dar.commands.parser import OneLine, add_plugins, add_weights, use_plugins
 from lightning_dar.commands.quiet import expect_checkpoints, quiet
 from lightning_dar.commands.refusals import Constructors, refusal_of, refusal_of_trainer
 from lightning_dar.commands.routed_trainer import RoutedTrainer
@@ -37,34 +43,12 @@ from lightning_dar.commands.table import table
 from lightning_dar.data import TextData
 from lightning_dar.errors import UsageError
 from lightning_dar.training import LanguageModel
+from lightning_dar.training.callbacks import check_callbacks
 from lightning_dar.training.finished import asked_of, read_finished, write_finished
 from lightning_dar.training.new_run import taken_folders
 from lightning_dar.training.saving import WholeFiles
 
 DEFAULT_TOKENIZER = signature(TextData).parameters["tokenizer"].default
-DEFAULT_CALLBACKS = [
-    {
-        "class_path": "lightning.pytorch.callbacks.ModelCheckpoint",
-        "init_args": {  # the two newest: one is left where the other cannot be read
-            "monitor": "step",
-            "mode": "max",
-            "save_top_k": 2,
-            "save_last": "link",
-            "enable_version_counter": False,
-        },
-    },
-    {"class_path": "lightning.pytorch.callbacks.LearningRateMonitor"},
-    {"class_path": "lightning.pytorch.callbacks.TQDMProgressBar"},  # one line, where rich's would wrap
-    {"class_path": "callbacks.Throughput"},  # before those that measure, which it would take for waiting
-    {"class_path": "callbacks.RoutingSharpness"},
-    {"class_path": "callbacks.RoutingCollapse"},
-    {"class_path": "callbacks.BranchStrength"},
-    {"class_path": "callbacks.SourceRedundancy"},
-    {"class_path": "callbacks.SampleText"},
-    {"class_path": "callbacks.FinalValidation"},
-    {"class_path": "callbacks.RunSummary"},
-    {"class_path": "callbacks.Interruption"},
-]
 DOMAIN_METRICS = ("loss", "perplexity", "bits_per_byte")
 FOUND_BY_LIGHTNING = ("last", "best", "hpc", "registry")  # `last` for fit is found by us
 VALIDATE_TRAINER = {
@@ -112,6 +96,7 @@ class RoutedCLI(LightningCLI):
             help="Only for validate: several sources by name, such as {law: texts/law, code: src}, each validated by "
             "itself; gives a table, one row a domain.",
         )
+        add_weights(parser)
 
     def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
         """Overrides LightningCLI: the help also lists the commands that need no trainer."""
@@ -127,11 +112,13 @@ class RoutedCLI(LightningCLI):
         subcommand = self.config.subcommand
         path = self.config[subcommand].get("ckpt_path")
         self.checkpoint, self.goes_on = None, False
+        if subcommand != "validate" and self.config[subcommand].weights is not None:
+            raise UsageError(f"--weights: not for {subcommand}; --model.init_weights says which ones fit starts from")
         self.save_config_kwargs["overwrite"] = path == "last"  # a run that goes on has one in its folder
         if subcommand == "fit" and path == "last":
             self._go_on()
         elif path is not None and path not in FOUND_BY_LIGHTNING:
-            self.checkpoint = open_or_offer(path)
+            self.checkpoint = open_or_offer(path, self.config[subcommand].weights)
             self._settle(parser)
         elif subcommand == "validate" and not self._names_a_model():
             raise UsageError("validate: no model is named; give --ckpt_path, the checkpoint to validate")
@@ -204,8 +191,10 @@ class RoutedCLI(LightningCLI):
                     f"trainer.max_steps={wanted}: the checkpoint has done {done} steps; give a larger number"
                 )
             self._check_epochs(Path(path))
-        else:  # Lightning opens no folders outside of fit, and misses callbacks that validating does without
-            self._override(model={"init_from": path})
+        else:  # Lightning opens no folders outside of fit, one set of weights, and misses callbacks that it does without
+            if self.checkpoint.weights is not None:
+                notice(which_weights(path, self.checkpoint.weights, "--weights "))
+            self._override(model={"init_from": path, "init_weights": self.checkpoint.weights})
             self.config[subcommand].ckpt_path = None
 
     def _check_epochs(self, path: Path) -> None:
@@ -245,7 +234,8 @@ class RoutedCLI(LightningCLI):
             check_gpu(trainer.accelerator)
             check_launch(trainer)
             settle_precision(trainer, list(_flags(self.args, self.subcommand)))
-        self._drop_idle_callbacks(trainer)
+        settle_callbacks(trainer)
+        leave_out_unwritable(trainer)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         asked = list(self._get(self.config_init, "trainer").callbacks or [])  # Lightning adds its own to this list
@@ -253,6 +243,7 @@ class RoutedCLI(LightningCLI):
             trainer = super().instantiate_trainer(**kwargs)
         except Exception as error:  # its arguments are the user's own
             raise refusal_of_trainer(error) from error
+        check_callbacks(trainer)
         show_size(trainer, asked)
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:  # no plugin was asked for
             trainer.strategy.checkpoint_io = WholeFiles()
@@ -262,15 +253,6 @@ class RoutedCLI(LightningCLI):
             expect_checkpoints()
             take_up_logs(trainer, self.checkpoint)
         return trainer
-
-    def _drop_idle_callbacks(self, trainer: Namespace) -> None:
-        """Lightning refuses callbacks that contradict the trainer's flags; the flags win."""
-        idle = {
-            "lightning.pytorch.callbacks.LearningRateMonitor": trainer.logger is False,
-            "lightning.pytorch.callbacks.ModelCheckpoint": trainer.enable_checkpointing is False,
-            "lightning.pytorch.callbacks.TQDMProgressBar": trainer.enable_progress_bar is False,
-        }
-        trainer.callbacks = [entry for entry in trainer.callbacks or [] if not idle.get(entry.class_path, False)]
 
     def fit(self, model: LanguageModel, **options: Any) -> None:
         """Overrides the trainer's: in folders that no other run has."""

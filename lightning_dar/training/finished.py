@@ -10,6 +10,7 @@ from typing import Any
 
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from lightning.pytorch.utilities import rank_zero_only
 
@@ -45,10 +46,10 @@ def asked_of(trainer: Namespace) -> dict[str, Any]:
 @rank_zero_only
 def write_finished(trainer: Trainer, asked: dict[str, Any]) -> None:
     """Notes that `fit` has come to its end. Does nothing where no checkpoint has been saved to a local folder."""
-    folder = _folder(trainer)
-    if folder is not None and trainer.state.finished:
+    if trainer.state.finished:
         end = Finished(steps=trainer.global_step, epochs=trainer.current_epoch, reason=_reason(trainer), asked=asked)
-        (folder / NAME).write_text(json.dumps(asdict(end)), encoding="utf-8")
+        for folder in _folders(trainer):
+            (folder / NAME).write_text(json.dumps(asdict(end)), encoding="utf-8")
 
 
 def read_finished(folder: Path) -> Finished | None:
@@ -59,9 +60,11 @@ def read_finished(folder: Path) -> Finished | None:
         return None
 
 
-def _folder(trainer: Trainer) -> Path | None:
-    saved = str(getattr(trainer.checkpoint_callback, "dirpath", None) or "")
-    return Path(saved) if saved and "://" not in saved and Path(saved).is_dir() else None
+def _folders(trainer: Trainer) -> list[Path]:
+    """Those of all ModelCheckpoints: `last` looks into all of them."""
+    saving = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
+    paths = dict.fromkeys(str(callback.dirpath) for callback in saving if callback.dirpath)
+    return [Path(path) for path in paths if "://" not in path and Path(path).is_dir()]
 
 
 def _reason(trainer: Trainer) -> str:

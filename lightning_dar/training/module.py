@@ -7,10 +7,12 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.strategies import FSDPStrategy
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
+from lightning_dar.checkpoint.averaged import WhichWeights, which_weights
 from lightning_dar.checkpoint.carried import FILES_KEY, packed, unpacked
 from lightning_dar.checkpoint.description import DESCRIPTION_KEY, describe
 from lightning_dar.checkpoint.load import Checkpoint, build_on_meta, load_weights, open_checkpoint
@@ -20,6 +22,12 @@ from lightning_dar.data.tokenizer import Tokenizer
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.model import RopeScaling, Transformer, build_transformer, resolve_config
 from lightning_dar.residual import ResidualConfig
+from lightning_dar.training.callbacks import (
+    add_averaged_weights,
+    adopt_callbacks,
+    choose_loaded_weights,
+    schedule_added_groups,
+)
 from lightning_dar.training.deferred import build_deferred, initialise, read_from
 from lightning_dar.training.finite import FiniteSteps, OnFault
 from lightning_dar.training.loss import IGNORE_INDEX, chunked_cross_entropy
@@ -44,6 +52,7 @@ class LanguageModel(L.LightningModule):
         residual: ResidualConfig = ResidualConfig(),
         optimizer: OptimizerConfig = OptimizerConfig(),
         init_from: str | None = None,
+        init_weights: WhichWeights | None = None,
         freeze_base: bool = False,
         activation_checkpointing: ActivationCheckpointing = "none",
         compile: bool = False,
@@ -57,6 +66,8 @@ class LanguageModel(L.LightningModule):
             optimizer: AdamW or Muon, and the schedule of the rate.
             init_from: checkpoint whose weights training starts from: a .ckpt file, or a sharded, converted or
                 Hugging Face folder. Architecture and strategy are then the checkpoint's.
+            init_weights: which ones, of a checkpoint whose run averaged its weights: `averaged`, the default, or
+                `current`.
             freeze_base: train only the strategy's own parameters.
             activation_checkpointing: what the backward computes again instead of holding it: `none`, `sublayer` (the
                 inside of every sublayer), `full` (whole layers, depth reads included), or the fraction of the layers,
@@ -75,7 +86,7 @@ class LanguageModel(L.LightningModule):
         self.model: Transformer | None = None
         self.residual = ResidualConfig(**residual) if isinstance(residual, dict) else residual
         self.optimizer = OptimizerConfig(**optimizer) if isinstance(optimizer, dict) else optimizer
-        self.init_from, self.freeze_base = init_from, freeze_base
+        self.init_from, self.init_weights, self.freeze_base = init_from, init_weights, freeze_base
         self.activation_checkpointing, self.compile_sublayers = activation_checkpointing, compile
         self.hf_config: dict[str, Any] | None = None
         self.known_tokenizer: Tokenizer | None = None  # of the weights that training starts from, or goes on with
@@ -86,7 +97,7 @@ class LanguageModel(L.LightningModule):
         if init_from is None:
             self.config = resolve_config(**architecture)
         else:
-            self._take_over(open_checkpoint(init_from), architecture)
+            self._take_over(open_checkpoint(init_from, init_weights), architecture)
         # Shapes only: costs nothing, and finds what cannot work before any data is read.
         model = build_on_meta(replace(self.config, vocab_size=self.config.vocab_size or 1), self.residual)
         checkpointed_layers(activation_checkpointing, self.config.num_layers)
@@ -109,6 +120,8 @@ class LanguageModel(L.LightningModule):
         """Architecture, strategy and tokenizer of the checkpoint. Raises UsageError where others are asked for."""
         has = "the checkpoint to start from has"
         own = asdict(checkpoint.config)
+        if checkpoint.weights is not None and self.init_weights is None:
+            rank_zero_info(which_weights(checkpoint.path, checkpoint.weights, "model.init_weights="))
         backend = architecture.pop("attention_backend", None)
         for name, value in architecture.items():
             value = asdict(value) if isinstance(value, RopeScaling) else value
@@ -128,11 +141,11 @@ class LanguageModel(L.LightningModule):
             self.known_tokenizer = tokenizer_of(checkpoint)
         self.files = checkpoint.files
 
-    def setup(self, stage: str) -> None:
-        """Takes from the data what the model and the metrics need to know of it.
+    def configure_callbacks(self) -> list[L.Callback]:
+        """Adds none; has the model built before those of the trainer are set up.
 
         Raises:
-            UsageError: a vocabulary smaller than the data's, or a strategy that cannot shard the model.
+            UsageError: one that cannot work, or a strategy that cannot shard the model.
         """
         if isinstance(self.trainer.strategy, FSDPStrategy) and not isinstance(self.trainer.strategy, FSDP):
             raise UsageError(
@@ -143,6 +156,19 @@ class LanguageModel(L.LightningModule):
                 "model.optimizer.name=muon: needs whole matrices, which FSDP cuts anywhere; use the class_path "
                 "lightning_dar.training.FSDP2 (configs/strategy/fsdp2.yaml), ddp, or adamw"
             )
+        adopt_callbacks(self.trainer)
+        return []
+
+    def setup(self, stage: str) -> None:
+        """Takes from the data what the model and the metrics need to know of it.
+
+        Raises:
+            UsageError: a vocabulary smaller than the data's.
+        """
+        self._take_vocabulary()
+        self.val_metrics = validation_metrics(getattr(self.trainer.datamodule, "bytes_per_token", None))
+
+    def _take_vocabulary(self) -> None:
         data = self.trainer.datamodule
         data_vocabulary, self.tokenizer = getattr(data, "vocab_size", None), getattr(data, "tokenizer", None)
         if self.config.vocab_size is None:
@@ -155,13 +181,13 @@ class LanguageModel(L.LightningModule):
         elif hasattr(data, "id_limit"):  # checked against each batch: shards may come without their tokenizer
             data.id_limit = self.config.vocab_size
         self._check_tokenizer()
-        self.val_metrics = validation_metrics(getattr(data, "bytes_per_token", None))
 
     def configure_model(self) -> None:
         """Builds the transformer, wrapped, and sharded where the strategy gives a device mesh: part by part then."""
         if self.model is not None:
             return
-        start = None if self.init_from is None else open_checkpoint(self.init_from)
+        self._take_vocabulary()
+        start = None if self.init_from is None else open_checkpoint(self.init_from, self.init_weights)
         fill = None
         if self.device_mesh is None:
             self.model = build_transformer(self.config, self.residual)
@@ -215,6 +241,10 @@ class LanguageModel(L.LightningModule):
             "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step"},
         }
 
+    def lr_scheduler_step(self, scheduler: LRScheduler, metric: Any | None) -> None:
+        schedule_added_groups(scheduler)
+        super().lr_scheduler_step(scheduler, metric)
+
     def configure_gradient_clipping(
         self,
         optimizer: Optimizer,
@@ -229,6 +259,7 @@ class LanguageModel(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """The checkpoint describes itself: `load_model` and the command line need nothing else."""
+        add_averaged_weights(self.trainer, checkpoint)
         tokenizer = self.tokenizer.to_json() if self.tokenizer else None
         checkpoint[DESCRIPTION_KEY] = describe(
             self.config, self.model.residual, self.residual, tokenizer, self.hf_config
@@ -246,6 +277,7 @@ class LanguageModel(L.LightningModule):
         if description.get("tokenizer") is not None:
             self.known_tokenizer = make_tokenizer(description["tokenizer"], self.files, self.hf_config)
         self._check_tokenizer()
+        choose_loaded_weights(self.trainer, checkpoint)
         self._random_states = checkpoint.get(RANDOM_KEY, [])
         self.finite_steps.skipped = checkpoint.get(SKIPPED_KEY, 0)
 

@@ -15,6 +15,7 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.distributed.checkpoint import CheckpointException
 
 from lightning_dar.checkpoint.output import PARTIAL, partial_of, put_in_place, remove
@@ -97,4 +98,11 @@ def _bring_to_disk(path: Path) -> None:
 
 def checkpoint_folder(trainer: L.Trainer) -> str | None:
     """Where the last ModelCheckpoint saves, a folder or a URL; None where none does."""
-    return trainer.checkpoint_callbacks[-1].dirpath if trainer.checkpoint_callbacks else None
+    saving = model_checkpoint(trainer)
+    return saving.dirpath if saving else None
+
+
+def model_checkpoint(trainer: L.Trainer) -> ModelCheckpoint | None:
+    """The last one: other callbacks that save, such as OnExceptionCheckpoint, have a place of their own."""
+    saving = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
+    return saving[-1] if saving else None

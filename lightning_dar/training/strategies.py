@@ -14,6 +14,7 @@ from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
 from torch import nn
 from torch.optim import Optimizer
 
+from lightning_dar.checkpoint.averaged import trained_weights
 from lightning_dar.checkpoint.output import remove
 from lightning_dar.errors import DataError
 from lightning_dar.model import Transformer
@@ -162,7 +163,8 @@ def load_single_file(path: Path, model: nn.Module, optimizers: list[Optimizer]) 
 
     content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     options = StateDictOptions(full_state_dict=True)
-    set_model_state_dict(model, content.pop("state_dict"), options=options)
+    set_model_state_dict(model, trained_weights(content), options=options)
+    del content["state_dict"]
     for optimizer, saved in zip(optimizers, content["optimizer_states"] if optimizers else (), strict=True):
         set_optimizer_state_dict(model, optimizer, by_name(saved, optimizer, model, path), options=options)
     return content

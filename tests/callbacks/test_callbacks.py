@@ -1,10 +1,14 @@
 """The callbacks that do not measure routing, in real runs of a few steps."""
 
+import os
+import signal
+
 import lightning as L
 import pytest
 import torch
+from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
 
-from callbacks import FinalValidation, RoutingSharpness, RunSummary, SampleText, Throughput
+from callbacks import FinalValidation, Interruption, RoutingSharpness, RunSummary, SampleText, Throughput
 from callbacks.throughput import peak_flops
 from lightning_dar.data import Tokenizer
 from runs import BATCH, SEQ_LEN, RandomTokens, events, fit, language_model
@@ -116,3 +120,19 @@ def test_the_summary_names_what_was_measured(tmp_path, capsys):
         "tensorboard --logdir",
     ):
         assert row in out
+
+
+def test_an_interruption_saves_what_the_other_callbacks_do_in_its_step(tmp_path):
+    """Wherever it stands among them."""
+
+    class Signal(L.Callback):
+        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+            if batch_idx == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    saving = ModelCheckpoint(every_n_train_steps=100)
+    with pytest.raises(SystemExit):
+        fit(tmp_path, Interruption(), Signal(), EMAWeightAveraging(), saving)
+    (path,) = tmp_path.rglob("interrupted.ckpt")
+    content = torch.load(path, weights_only=True)
+    assert content["global_step"] == content["averaging_state"]["n_averaged"] == 3

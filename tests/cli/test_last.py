@@ -155,6 +155,9 @@ def test_weights_alone_are_not_gone_on_with(fit, run, text_folder):
     assert status == 2
     assert "no training to go on with is in it" in only_line(err)
     _, err = fit(saving, "--trainer.callbacks.dirpath=kept", LAST)
+    assert f"runs/test/version_0/checkpoints/{path.name} has done all 4 steps" in err
+    shutil.rmtree("runs")
+    _, err = fit(saving, "--trainer.callbacks.dirpath=kept", LAST)
     assert "there is no checkpoint yet" in err
 
 
