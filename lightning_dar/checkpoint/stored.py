@@ -13,6 +13,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from lightning_dar.checkpoint.averaged import WhichWeights, choose_weights
 from lightning_dar.checkpoint.copies import EMBEDDING, FREQUENCIES, HEAD
 from lightning_dar.checkpoint.load import Checkpoint
 from lightning_dar.checkpoint.safetensors_files import weight_files
@@ -23,10 +24,12 @@ NEW_ROUTING = "residual."  # parameters of the residual strategy, in all forms t
 ROUTING = re.compile(r"residual\.|_res_(proj|norm|alpha)\b|_null_source\b")  # and in the method authors' layout
 
 
-def stored_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """Name and content of everything in the weights of a checkpoint that `open_checkpoint` accepts."""
+def stored_tensors(path: Path, weights: WhichWeights | None = None) -> Iterator[tuple[str, Tensor]]:
+    """Name and content of everything in the weights of a checkpoint that `open_checkpoint` accepts; of a file with two
+    sets of them, in those that `weights` names."""
     if path.is_file():
-        yield from torch.load(path, map_location="cpu", weights_only=True, mmap=True)["state_dict"].items()
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        yield from choose_weights(content, weights, path)[0].items()
     elif (path / META_FILE).exists():
         yield from _sharded(path)
     else:
@@ -85,7 +88,7 @@ def _reader(path: Path) -> str:
 def _by_digest(source: Checkpoint, converted: Checkpoint, dtype: torch.dtype | None) -> dict[bytes, list[str]]:
     """The names of the source's tensors by content, those that the result may lack first."""
     stored: dict[bytes, list[str]] = {}
-    for name, tensor in stored_tensors(source.path):
+    for name, tensor in stored_tensors(source.path, source.weights):
         names = stored.setdefault(_digest(tensor if dtype is None else tensor.to(dtype)), [])
         names.insert(0 if _is_replaced(name, source, converted) else len(names), name)
     for names in stored.values():

@@ -191,7 +191,7 @@ class RoutedCLI(LightningCLI):
                     f"trainer.max_steps={wanted}: the checkpoint has done {done} steps; give a larger number"
                 )
             self._check_epochs(Path(path))
-        else:  # Lightning opens no folders outside of fit, one set of weights, and misses callbacks that it does without
+        else:  # outside of fit Lightning opens no folders, one set of weights, and misses callbacks it can spare
             if self.checkpoint.weights is not None:
                 notice(which_weights(path, self.checkpoint.weights, "--weights "))
             self._override(model={"init_from": path, "init_weights": self.checkpoint.weights})

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from shutil import rmtree
 from typing import NamedTuple
 
 import pytest
@@ -141,6 +142,7 @@ def test_what_a_callback_unfreezes_is_trained_and_goes_on_exactly(args, run):
         status, _, err = run("fit", f"--ckpt_path=kept/step={step}.ckpt")
         assert status == 0, err
         assert different(trained(torch.load("all/step=6.ckpt", weights_only=True)), trained(saved[6])) == []
+        rmtree("all")
 
 
 def test_two_that_save_do_not_remove_each_others_files(args, run):
