@@ -50,12 +50,13 @@ class ShardedTensors(Tensors):
         self._folder, self._prefix = folder, prefix
         self._index = _read_index(file_inside(folder, INDEX_FILE))
         _check_parts(folder, self._index)
-        weights = {name: e for name, e in self._index.state_dict_metadata.items() if name.startswith(WEIGHTS_PREFIX)}
+        entries = self._index.state_dict_metadata
         self.infos = {
             name.removeprefix(prefix): TensorInfo(tuple(entry.size), entry.properties.dtype)
-            for name, entry in weights.items()
+            for name, entry in entries.items()
             if name.startswith(prefix) and hasattr(entry, "size")
         }
+        weights = (name for name in entries if name.startswith(WEIGHTS_PREFIX))
         self.others = [name for name in weights if name.removeprefix(prefix) not in self.infos]
 
     def read(self, name: str) -> Tensor:

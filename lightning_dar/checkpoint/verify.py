@@ -88,7 +88,7 @@ def _load_source(source: Checkpoint, dtype: torch.dtype | None) -> Transformer:
     if isinstance(source.tensors, Renamed):
         return _load(source, dtype)
     model = source.build()
-    weights = {native_name(name): tensor for name, tensor in stored_tensors(source.path)}
+    weights = {native_name(name): tensor for name, tensor in stored_tensors(source.path, source.weights)}
     model.load_state_dict(weights, assign=True)
     return model.to(dtype).eval()
 

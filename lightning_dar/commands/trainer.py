@@ -144,7 +144,7 @@ class RoutedCLI(LightningCLI):
             notice(f"--ckpt_path last: {self.checkpoint.path} has done all {trainer.max_steps} steps, nothing is left")
             raise SystemExit(0)
         end = read_finished(self.checkpoint.path.parent)
-        if end is not None and end.asked == asked_of(trainer) and steps_of(self.checkpoint) <= end.steps:
+        if end is not None and end.asked == asked_of(trainer) and steps_of(self.checkpoint) == end.steps:
             notice(
                 f"--ckpt_path last: the run of {self.checkpoint.path} has ended by itself ({end.reason}), nothing is "
                 "left; with another limit, or other settings of its callbacks, it goes on"
