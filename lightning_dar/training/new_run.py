@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
-from lightning_dar.errors import UsageError
+from lightning_dar.errors import DataError, UsageError
 
 GO_ON = "--ckpt_path last goes on with it"
 
@@ -31,13 +31,17 @@ def taken_folders(trainer: Trainer, goes_on: bool) -> Iterator[None]:
 
     Raises:
         UsageError: a folder that is asked for by name and holds another run.
+        DataError: a folder for logs that cannot be made.
     """
     taken: list[Path] = []
     try:
         if rank_zero_only.rank == 0 and not trainer.fast_dev_run:
             for logger in trainer.loggers:
                 if isinstance(logger, TensorBoardLogger | CSVLogger) and "://" not in str(logger.root_dir):
-                    taken.append(_version_folder(logger, goes_on))
+                    try:
+                        taken.append(_version_folder(logger, goes_on))
+                    except OSError as error:
+                        raise DataError(f"trainer.logger: {type(logger).__name__}: {error}") from error
             for folder in _checkpoint_folders(trainer):
                 taken.append(_take(folder, goes_on, "give ModelCheckpoint another dirpath"))
         yield
