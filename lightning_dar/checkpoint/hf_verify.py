@@ -78,9 +78,10 @@ def _logits_elsewhere(
         done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, errors="replace")
         if done.returncode != 0:
             lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+            ended = f"it was ended by signal {-done.returncode}" if done.returncode < 0 else lines[-1]
             raise DataError(
                 f"verification failed: the folder does not open with transformers {installed} where this package is "
-                f"not: {lines[-1] if lines else f'status {done.returncode}'}"
+                f"not: {ended}"
             )
         return load_file(work / "logits")["logits"]
 

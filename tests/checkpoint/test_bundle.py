@@ -131,6 +131,20 @@ SAME = {
         "slow.py": "def double(x):\n    return x * 2\n\ndef sign():\n    return 1",
         "heavy.py": "raise RuntimeError('never imported')",
     },
+    "a file called as one of Python's": {
+        "main.py": "from this import half\nimport collections.abc, os\n\n"
+        "def answer():\n    return half(2), collections.abc.Sized.__name__, os.sep\n\n"
+        "if __name__ == '__main__':\n    import no_such_package, heavy\n",
+        "this.py": "def half(x):\n    return x / 2",
+    },
+    "modules that need each other": {
+        "main.py": "import other\n\nclass Base:\n    pass\n\n"
+        "def answer():\n    return other.make().__class__.__mro__[1] is Base, other.sub.NAME, other.sub.deep.value()",
+        "other/__init__.py": "from . import sub\n\ndef make():\n    from .made import Made\n    return Made()",
+        "other/sub/__init__.py": "NAME = 'sub'\nfrom . import deep",
+        "other/sub/deep.py": "from .. import sub\n\ndef value():\n    return sub.NAME * 2",
+        "other/made.py": "from main import Base\n\nclass Made(Base):\n    pass",
+    },
     "a counter": {
         "main.py": "import counter\nfrom counter import count, step\n\n"
         "def answer():\n    step()\n    step()\n    return count, counter.count",

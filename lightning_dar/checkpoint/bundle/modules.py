@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from lightning_dar.checkpoint.bundle.scopes import ImportStatement, Names, Scope
 from lightning_dar.errors import UsageError
 
 DEFINED = re.compile(rb"(?:(?:async\s+)?def|class)\s+(\w+)")
+STANDARD = Path(json.__file__).parents[1]
 INSTALLED = {"site-packages", "dist-packages"}  # folders
 
 
@@ -50,7 +52,7 @@ class Imported:
         name: that name; None for `import module`.
         loads: the module that runs by it.
         kind: `travels`, `stays` (of another package), `missing` (an alternative that is not there where the model is
-            exported) or `typing` (under `if TYPE_CHECKING`).
+            exported) or `idle` (never run, see `NOT_RUN`).
         star: whether by `from module import *`.
     """
 
@@ -132,7 +134,7 @@ class Modules:
 
     def travels(self, module: str) -> bool:
         root = module.partition(".")[0]
-        return root in self._roots or not (root in sys.stdlib_module_names or _is_installed(root))
+        return root in self._roots or not _is_installed(root)
 
     def __getitem__(self, name: str) -> Module:
         if name not in self._read:
@@ -143,7 +145,8 @@ class Modules:
     def definition(self, module: str, name: str) -> Variable | ModuleName | None:
         """Where what `from module import name` gives is defined. Packages hand on what their files define."""
         known = self[module]
-        bindings = known.bound.get(name, [])
+        submodule = ModuleName(f"{module}.{name}") if known.is_package else None
+        bindings = [one for one in known.bound.get(name, []) if not (_is_idle(one) or _is_import_of(one, submodule))]
         travelling = [b for b in bindings if isinstance(b, Imported) and b.kind == "travels"]
         if len({b.value for b in travelling}) == 1 and len(travelling) == len(bindings):
             source, original = travelling[0].module, travelling[0].name
@@ -159,9 +162,7 @@ class Modules:
                     return self.definition(star.module, name)
                 self.bind_star(known, star, name)
                 return self.definition(module, name)
-        if known.is_package and find_spec(f"{module}.{name}") is not None:
-            return ModuleName(f"{module}.{name}")
-        return None
+        return submodule if submodule is not None and find_spec(submodule.module) is not None else None
 
     def is_rebound(self, variable: Variable) -> bool:
         return variable.travels and variable.name in self[variable.owner].rebound
@@ -233,8 +234,8 @@ class Modules:
             yield Imported(statement, local, home, name, home, kind, star=name == "*")
 
     def _kind(self, statement: ImportStatement, target: str, name: str | None) -> str:
-        if statement.for_types:
-            return "typing"
+        if statement.not_run:
+            return "idle"
         if not self.travels(target):
             return "stays"
         if statement.in_try and not statement.scope.in_function:  # it has been tried in this process
@@ -242,6 +243,20 @@ class Modules:
             if loaded is None or not (name in (None, "*") or hasattr(loaded, name)):
                 return "missing"
         return "travels"
+
+
+def _is_idle(binding: Imported | Use) -> bool:
+    return isinstance(binding, Imported) and binding.kind == "idle"
+
+
+def _is_import_of(binding: Imported | Use, submodule: ModuleName | None) -> bool:
+    """Whether this is `from . import submodule` in its own package."""
+    return (
+        submodule is not None
+        and isinstance(binding, Imported)
+        and binding.kind == "travels"
+        and submodule.module == f"{binding.module}.{binding.name}"
+    )
 
 
 @cache
@@ -253,17 +268,18 @@ def exported(module: str) -> frozenset[str]:
 
 @cache
 def _is_installed(root: str) -> bool:
-    """Whether pip brings this top-level package; a folder or file of the user's own travels."""
-    spec = find_spec(root)
-    if spec is None:
-        return True  # an optional package that is not here
-    if root in _editable():
+    """Whether Python or pip brings this top-level package; a folder or file of the user's own travels."""
+    try:
+        spec = find_spec(root)
+    except ValueError:  # a module that is no file
         return True
+    if spec is None or spec.origin in ("built-in", "frozen") or root in _editable():
+        return True  # not here: an optional package
     places = [Path(place) for place in [spec.origin, *(spec.submodule_search_locations or [])] if place is not None]
+    if any(place.is_relative_to(STANDARD) or INSTALLED & set(place.parts) for place in places):
+        return True
     folders = {folder for place in places for folder in (place.parent, place.parent.parent)}
-    return any(INSTALLED & set(place.parts) for place in places) or any(
-        next(folder.glob("*.dist-info"), None) is not None for folder in folders
-    )
+    return any(next(folder.glob("*.dist-info"), None) is not None for folder in folders)
 
 
 @cache

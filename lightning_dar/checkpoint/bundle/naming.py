@@ -32,7 +32,7 @@ class Naming:
         An imported name that is bound once, under the name that it has where it is defined, is the same variable.
         """
         bindings = module.bound.get(name, [])
-        if all(isinstance(one, Imported) and one.kind == "typing" for one in bindings):
+        if all(isinstance(one, Imported) and one.kind == "idle" for one in bindings):
             return None
         found = self.modules.definition(module.name, name)
         if isinstance(found, ModuleName):
@@ -109,7 +109,7 @@ def _fixed(module: Module) -> Iterable[str]:
         if module.place(use) is None:
             yield use.name
         if (use.name in BY_NAME and use.name not in module.bound) or _is_sys_modules(module, use):
-            yield from module.bound
+            yield from module.bound.keys() - {"__all__"}
 
 
 def _is_sys_modules(module: Module, use: Use) -> bool:

@@ -13,7 +13,7 @@ def refuse_what_cannot_travel(module: Module) -> None:
     """Raises UsageError for files beside the module, and for imports that cannot be followed."""
     for one in [*module.imported, *module.stars]:
         for place in FILES:
-            if one.kind != "typing" and f"{one.loads}.{one.name}.".startswith(f"{place}."):
+            if one.kind != "idle" and f"{one.loads}.{one.name}.".startswith(f"{place}."):
                 raise _refusal(module, one.statement.node, f"reads files of its package ({place})")
     for use in module.names.uses:
         name = ".".join([use.name, *(attribute.attr for attribute in use.chain)])

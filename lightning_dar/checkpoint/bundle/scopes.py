@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+NOT_RUN = ("TYPE_CHECKING", "typing.TYPE_CHECKING", "__name__ == '__main__'")  # conditions that are false here
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -61,7 +62,7 @@ class ImportStatement:
     node: ast.Import | ast.ImportFrom
     scope: Scope
     in_try: bool
-    for_types: bool  # under `if TYPE_CHECKING`
+    not_run: bool  # under `if TYPE_CHECKING`, or in what only a program runs
     plain: bool  # a statement of the module itself, under no condition
 
 
@@ -83,7 +84,7 @@ class Names(ast.NodeVisitor):
         self.imports: list[ImportStatement] = []
         self.globals: list[ast.Global] = []
         self.annotations: list[Annotation] = []
-        self._in_try = self._for_types = self._quoted = False
+        self._in_try = self._not_run = self._quoted = False
         self._top = {id(node) for node in tree.body}
         self._lazy = any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body)
         self.visit(tree)
@@ -104,7 +105,7 @@ class Names(ast.NodeVisitor):
 
     def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
         plain = id(node) in self._top
-        self.imports.append(ImportStatement(node, self.scope, self._in_try, self._for_types, plain))
+        self.imports.append(ImportStatement(node, self.scope, self._in_try, self._not_run, plain))
 
     visit_ImportFrom = visit_Import
 
@@ -120,10 +121,10 @@ class Names(ast.NodeVisitor):
 
     def visit_If(self, node: ast.If) -> None:
         self.visit(node.test)
-        before = self._for_types
-        self._for_types |= ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+        before = self._not_run
+        self._not_run |= ast.unparse(node.test) in NOT_RUN
         self._each(node.body)
-        self._for_types = before
+        self._not_run = before
         self._each(node.orelse)
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:

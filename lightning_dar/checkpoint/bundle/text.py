@@ -109,7 +109,7 @@ class _Text:
 
     def _lines(self, one: Imported) -> Iterator[str]:
         """The statements in place of one imported name."""
-        if one.kind == "typing" or one.name == "*":
+        if one.kind == "idle" or one.name == "*":
             return
         if one.kind == "missing":
             yield f"raise ImportError('{one.loads} was not there where this file was written')"
