@@ -12,11 +12,18 @@ python cli.py study --config configs/study/small.yaml --jobs 2
 python cli.py evaluate --ckpt_path models/routed --tasks paper
 """
 
+import errno
 import sys
 from collections.abc import Sequence
 
 from lightning_dar.commands import PLAIN, plain_command
 from lightning_dar.errors import DataError, TrainingError, UsageError
+
+REFUSED_BY_THE_SYSTEM = {  # of files and folders; what else may happen to a file is a bug
+    getattr(errno, name)
+    for name in ("EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "EFBIG", "EIO", "ENOTDIR", "EISDIR", "ENAMETOOLONG")
+    if hasattr(errno, name)
+}
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -32,6 +39,10 @@ def main(args: Sequence[str] | None = None) -> None:
     except UsageError as error:
         sys.exit(_say(error, 2))
     except (DataError, TrainingError) as error:
+        sys.exit(_say(error, 1))
+    except OSError as error:
+        if error.errno not in REFUSED_BY_THE_SYSTEM:
+            raise
         sys.exit(_say(error, 1))
     except KeyboardInterrupt:
         sys.exit(130)

@@ -88,7 +88,8 @@ def _runs(trainer: Namespace, told: list[Path]) -> list[Path]:
     root, loggers = trainer.default_root_dir or ".", _loggers(trainer)
     if not loggers:
         return [local(root)]
-    settings = loggers[0].get("init_args", Namespace()).as_dict()
+    entry = loggers[0].as_dict()
+    settings = {**entry.get("init_args", {}), **(entry.get("dict_kwargs") or {})}
     folders = kind_of(class_named(loggers[0].class_path)).run_folders(settings, root)
     if folders is None and told:
         return []

@@ -12,6 +12,7 @@ from lightning.pytorch.cli import LightningArgumentParser, SaveConfigCallback
 
 from lightning_dar.checkpoint.settings import TRAINER_KEY
 from lightning_dar.commands.continued import RUN_KEY, run_of
+from lightning_dar.errors import UsageError
 from lightning_dar.training.loggers import run_folder
 
 
@@ -34,13 +35,17 @@ class SaveConfig(SaveConfigCallback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit" and trainer.logger is not None:
-            self._folder = run_folder(trainer)  # asks all ranks
+            self._path = os.path.join(run_folder(trainer), self.config_filename)  # asks all ranks
+            exists = trainer.is_global_zero and get_filesystem(self._path).isfile(self._path)
+            if trainer.strategy.broadcast(exists) and not self.overwrite:
+                raise UsageError(
+                    f"{self._path}: of another run; give the logger no id or version, or go on by --ckpt_path last"
+                )
             super().setup(trainer, pl_module, stage)
 
     def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        get_filesystem(self._folder).makedirs(self._folder, exist_ok=True)
-        path = os.path.join(self._folder, self.config_filename)
-        self.parser.save(self.config, path, skip_unset=False, overwrite=self.overwrite, multifile=self.multifile)
+        get_filesystem(self._path).makedirs(os.path.dirname(self._path), exist_ok=True)
+        self.parser.save(self.config, self._path, skip_unset=False, overwrite=self.overwrite, multifile=self.multifile)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint[TRAINER_KEY] = self._settings

@@ -140,6 +140,20 @@ def test_a_logger_of_an_unknown_kind_needs_a_folder_for_the_checkpoints(run, tex
     assert max(steps(path) for path in Path("kept").glob("*.ckpt")) == 6
 
 
+def test_a_run_of_another_kind_of_logger_is_not_written_over(run, text_folder):
+    args = [
+        *(arg for arg in fit_args(text_folder) if ".logger." not in arg),
+        "--trainer.logger=tests.cli.test_last.Silent",
+    ]
+    status, _, err = run(*args)
+    assert status == 0, err
+    before = Path("silent/1/config.yaml").read_bytes()
+    status, _, err = run(*args, "--trainer.max_steps=2")
+    assert status == 2
+    assert "silent/1/config.yaml: of another run" in only_line(err)
+    assert Path("silent/1/config.yaml").read_bytes() == before
+
+
 def test_behind_a_url_it_does_not_look(run, text_folder):
     """Or a job that is queued again would begin anew every time."""
     status, _, err = run(*fit_args(text_folder), LAST, "--trainer.logger.init_args.save_dir=s3://bucket/runs")
