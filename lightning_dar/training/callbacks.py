@@ -58,8 +58,6 @@ class ModelFirst(L.Callback):
     Lightning builds a model of `configure_model` after the callbacks' `setup`, where some of them copy it.
     """
 
-    _begins = False  # the first batch that is trained on, an epoch
-
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         call._call_configure_model(trainer)  # in the precision and on the device that Lightning builds it for
 
@@ -84,7 +82,6 @@ class ModelFirst(L.Callback):
         """Where a run goes on inside an epoch Lightning leaves out `on_train_epoch_start`, in which
         StochasticWeightAveraging makes its schedule; and it does not know what a BaseFinetuning had unfrozen."""
         loop = trainer.fit_loop
-        self._begins = loop.restarted_mid_epoch and loop.epoch_loop.batch_progress.is_last_batch
         for callback in trainer.callbacks:
             if isinstance(callback, lightnings.StochasticWeightAveraging):
                 if loop.restarted_mid_epoch or loop.restarted_on_epoch_end:
@@ -93,13 +90,6 @@ class ModelFirst(L.Callback):
                 for group in trainer.optimizers[0].param_groups:
                     for parameter in group["params"]:
                         parameter.requires_grad_(True)
-
-    def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
-        """Lightning leaves it out before the first batch of an epoch too, where the checkpoint was saved in the last
-        hook of the batch before."""
-        begins, self._begins = self._begins, False
-        for callback in trainer.callbacks if begins else ():
-            callback.on_train_epoch_start(trainer, pl_module)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """The last save comes before the averaged weights take the place of those that training goes on from."""
