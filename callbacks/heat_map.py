@@ -33,7 +33,7 @@ def draw_routing(sites: dict[int, SiteRouting], title: str) -> Any:
     sharpness.plot([1 / sites[row].num_sources for row in rows], rows, "--", color="0.5", label="uniform, 1/n")
     sharpness.set(xlim=(0, 1.02), xlabel="mean over tokens", title="sharpness")
     sharpness.grid(alpha=0.3)
-    sharpness.legend(fontsize="small", loc="lower right")
+    sharpness.legend(fontsize="small", loc="best")
     ticks = max(1, math.ceil(len(grid) / 24))
     weights.set_yticks(range(0, len(grid), ticks))
     weights.set_xticks(range(0, columns, max(1, math.ceil(columns / 16))))

@@ -19,6 +19,7 @@ RELEASED_MODES = {  # mode -> strategy and options; num_blocks is added where th
 RELEASED_GATES = {"bias": "none", "learnable_alpha": "alpha"}
 KEPT = ("max_position_embeddings", "bos_token_id", "eos_token_id", "pad_token_id")
 DEFAULT_MAX_POSITIONS = 32_768
+INIT_STD = 0.02  # of the families' `initializer_range`; pretrained weights are not drawn again
 
 
 def read_config(hf: Mapping[str, Any]) -> tuple[TransformerConfig, ResidualConfig]:
@@ -49,6 +50,7 @@ def read_config(hf: Mapping[str, Any]) -> tuple[TransformerConfig, ResidualConfi
             qk_norm=FAMILIES[family].qk_norm,
             qkv_bias=FAMILIES[family].qkv_bias,
             tie_embeddings=flag(hf, "tie_word_embeddings", False),
+            init_std=INIT_STD,
         )
         return config, _residual(hf) if family == "qwen3_attnres" else ResidualConfig(name="standard")
     except UsageError as error:

@@ -36,7 +36,7 @@ class TextData(L.LightningDataModule):
             whose tokenizer is unknown, until the owner of the model sets it.
 
     Args:
-        source: What to train on: `stdlib` (the sources of the running Python's own library, about 12 MB), or
+        source: What to train on: `stdlib` (the sources of the running Python's own library, about 10 MB), or
             files, folders and globs of .txt .md .py .jsonl .parquet, of .txt and .jsonl also with .gz or .zst,
             one or a list, on disk or behind URLs such as hf://datasets/... and s3://.../*.parquet; or token shards
             that exist: a folder prepared earlier, or a litdata folder or URL with train/ and val/ inside.

@@ -16,6 +16,10 @@ TEXT_ENDINGS = (".txt", ".md", ".py", ".txt.gz", ".txt.zst")
 ENDINGS = (*TEXT_ENDINGS, ".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet")
 
 _NOT_LIBRARY = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
+_GENERATED_FOLDERS = {"encodings", "pydoc_data"}
+_GENERATED_FILES = {"html/entities.py", "locale.py", "re/_casefix.py", "stringprep.py", "token.py"}
+"""Tables that the tools of CPython write; a small model would learn hexadecimal from them, not Python. `_stdlib_files`
+also leaves out `_sysconfigdata*.py`, the settings that CPython was built with."""
 _SAMPLED_BYTES = 8 * 2**20  # files above this size are fingerprinted by three samples
 _SAMPLE_BYTES = 2**20
 
@@ -43,7 +47,8 @@ def is_text_url(source: str) -> bool:
 
 
 def find_files(source: Sequence[str]) -> list[SourceFile]:
-    """Resolves `stdlib`, files, folders (recursive, hidden entries left out), globs and URLs, sorted by name.
+    """Resolves `stdlib` (the running Python's own library, without its tests and the tables that programs wrote),
+    files, folders (recursive, hidden entries left out), globs and URLs, sorted by name.
 
     Raises:
         DataError: an entry that does not exist, matches no file, or is a file of a kind we cannot read.
@@ -71,9 +76,12 @@ def _local_files(entry: str) -> Iterator[SourceFile]:
 def _stdlib_files() -> Iterator[tuple[Path, str]]:
     root = Path(sysconfig.get_paths()["stdlib"])
     for path in root.rglob("*.py"):
-        parts = path.relative_to(root).parts
-        if not any(part in _NOT_LIBRARY or part.startswith("config-") for part in parts):
-            yield path, path.relative_to(root).as_posix()
+        name, parts = path.relative_to(root).as_posix(), path.relative_to(root).parts
+        left_out = _NOT_LIBRARY | _GENERATED_FOLDERS
+        if any(part in left_out or part.startswith(("config-", "_sysconfigdata")) for part in parts):
+            continue
+        if name not in _GENERATED_FILES:
+            yield path, name
 
 
 def _entry_files(entry: str) -> Iterator[tuple[Path, str]]:

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 from lightning_dar.errors import UsageError
 
 AttentionBackend = Literal["sdpa", "xformers"]
+InitOutputs = Literal["same", "fan-in", "depth"]
 Preset = Literal["220m", "533m", "1044m", "7.6b", "qwen3-0.6b"]
 
 
@@ -58,7 +59,8 @@ class TransformerConfig:
     qk_norm: bool = True
     qkv_bias: bool = False
     tie_embeddings: bool = True
-    init_std: float = 0.02
+    init_std: float | None = None
+    init_outputs: InitOutputs | None = None
     attention_backend: AttentionBackend = "sdpa"
 
     def __post_init__(self) -> None:
@@ -76,6 +78,7 @@ class TransformerConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"model.{name}={value}: must be at least 1")
+        self._settle_init()
         for name in ("norm_eps", "rope_theta", "init_std"):
             value = getattr(self, name)
             if not 0 < value < math.inf:
@@ -84,14 +87,27 @@ class TransformerConfig:
             raise UsageError(
                 f"model.num_heads={self.num_heads} must be a multiple of model.num_kv_heads={self.num_kv_heads}"
             )
-        backends = get_args(AttentionBackend)
-        if self.attention_backend not in backends:
-            raise UsageError(f"model.attention_backend={self.attention_backend}: must be {' or '.join(backends)}")
+        for name, known in (("attention_backend", get_args(AttentionBackend)), ("init_outputs", get_args(InitOutputs))):
+            if getattr(self, name) not in known:
+                raise UsageError(f"model.{name}={getattr(self, name)}: must be {' or '.join(known)}")
         if self.head_dim % 2:
             raise UsageError(f"model.head_dim={self.head_dim}: rotary embeddings need an even number")
 
+    def _settle_init(self) -> None:
+        """By width and depth where no scale is given (docs/recipe.md); one that is given is that of all matrices."""
+        if self.init_outputs is None:
+            object.__setattr__(self, "init_outputs", "depth" if self.init_std is None else "same")
+        if self.init_std is None:
+            object.__setattr__(self, "init_std", 1 / math.sqrt(self.hidden_size))
 
-def _paper(hidden: int, layers: int, heads: int, kv_heads: int, head_dim: int, ff: int) -> dict[str, int]:
+    def output_std(self, fan_in: int) -> float:
+        """Standard deviation of the initial weights of a sublayer's output projection, which sums `fan_in` inputs."""
+        if self.init_outputs == "fan-in":
+            return self.init_std * math.sqrt(self.hidden_size / fan_in)
+        return self.init_std / math.sqrt(2 * self.num_layers) if self.init_outputs == "depth" else self.init_std
+
+
+def _paper(hidden: int, layers: int, heads: int, kv_heads: int, head_dim: int, ff: int) -> dict[str, int | float]:
     return {
         "vocab_size": 151_936,
         "hidden_size": hidden,
@@ -100,6 +116,7 @@ def _paper(hidden: int, layers: int, heads: int, kv_heads: int, head_dim: int, f
         "num_kv_heads": kv_heads,
         "head_dim": head_dim,
         "intermediate_size": ff,
+        "init_std": 0.02,
     }
 
 
@@ -129,6 +146,7 @@ def resolve_config(
     qkv_bias: bool | None = None,
     tie_embeddings: bool | None = None,
     init_std: float | None = None,
+    init_outputs: InitOutputs | None = None,
     attention_backend: AttentionBackend | None = None,
 ) -> TransformerConfig:
     """A preset, explicit sizes, or a preset with some sizes overridden.
@@ -148,7 +166,11 @@ def resolve_config(
         qk_norm: RMSNorm on queries and keys; default true.
         qkv_bias: bias on the query, key and value projections; default false.
         tie_embeddings: the head shares the embedding's weight; default true.
-        init_std: standard deviation of every initial weight matrix; default 0.02.
+        init_std: standard deviation of the initial weight matrices; default: a preset's 0.02, else
+            1 / sqrt(hidden_size).
+        init_outputs: that of the sublayers' output projections: `same`; `fan-in`, by their own number of inputs instead
+            of the width; `depth`, divided by the square root of the number of sublayers. Default: `depth`, but `same`
+            where init_std is given, by a preset too.
         attention_backend: `sdpa` (everywhere, default) or `xformers` (CUDA only).
 
     Raises:

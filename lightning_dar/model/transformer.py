@@ -101,14 +101,16 @@ class Transformer(nn.Module):
             self.init_part(part)
 
     def init_part(self, part: nn.Module) -> None:
-        """Matrices normal with `init_std`, biases zero, norms one; the strategy initialises its own parameters."""
+        """Matrices normal, at the config's scale, biases zero, norms one; the strategy initialises its own."""
         if part is self.residual:
             self.residual.reset_parameters()
             return
-        for module in part.modules():
+        for name, module in part.named_modules():
             if isinstance(module, nn.RMSNorm):
                 nn.init.ones_(module.weight)
             elif isinstance(module, (nn.Linear, nn.Embedding)):
-                nn.init.normal_(module.weight, std=self.config.init_std)
+                output = name in ("o_proj", "down_proj")
+                std = self.config.output_std(module.in_features) if output else self.config.init_std
+                nn.init.normal_(module.weight, std=std)
                 if getattr(module, "bias", None) is not None:
                     nn.init.zeros_(module.bias)

@@ -84,7 +84,7 @@ def test_a_run_that_does_not_fit_is_told_what_does(run):
 
 def test_vocabulary_of_the_tokenizer(run):
     report = planned(run, "--config", ROOT / "configs/quickstart.yaml")
-    assert report["setting"]["config"]["vocab_size"] == 2048
+    assert report["setting"]["config"]["vocab_size"] == 4096
 
 
 def test_the_optimizer_of_the_config(run):

@@ -21,7 +21,7 @@ def test_quickstart_prepares_the_library_sources_and_trains(run):
     assert status == 0, err
     assert "Encoding" in err, "preparation shows its progress"
     assert "runs/quickstart/version_0/routing.png" in out
-    assert Path("data/stdlib-bpe-2048/manifest.json").is_file()
+    assert Path("data/stdlib-bpe-4096/manifest.json").is_file()
 
 
 @pytest.mark.parametrize("name", available_residuals())

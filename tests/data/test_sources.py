@@ -9,6 +9,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from lightning_dar.data import sources
 from lightning_dar.data.pieces import PIECE_CHARS, read_pieces
 from lightning_dar.data.sources import find_files, fingerprint
 from lightning_dar.errors import DataError
@@ -43,6 +44,20 @@ def test_stdlib_is_the_library_without_its_tests():
     root = Path(sysconfig.get_paths()["stdlib"])
     file = next(file for file in find_files(["stdlib"]) if file.name == "os.py")
     assert "".join(piece.text for piece in read_pieces(file, "text")) == (root / "os.py").read_text()
+
+
+def test_stdlib_has_no_tables_that_programs_wrote(monkeypatch):
+    """Nothing of any size that is a tenth digits, as tables of characters are; nor help texts made from documents.
+    Shards that were prepared with them are told apart."""
+    files = find_files(["stdlib"])
+    names = {file.name for file in files}
+    assert not names & {"html/entities.py", "encodings/cp437.py", "pydoc_data/topics.py", "locale.py", "stringprep.py"}
+    assert {"html/parser.py", "codecs.py", "pydoc.py", "re/_compiler.py"} <= names
+    for file in files:
+        text = Path(file.path).read_text(encoding="utf-8", errors="replace")
+        assert sum(map(str.isdigit, text)) < max(0.1 * len(text), 1000), file.name
+    monkeypatch.setattr(sources, "_GENERATED_FOLDERS", set())
+    assert fingerprint(find_files(["stdlib"])) != fingerprint(files)
 
 
 def test_folders_files_and_globs_are_read_once_in_order_of_name(tmp_path):
