@@ -17,7 +17,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 
 from lightning_dar.checkpoint.averaged import which_weights
 from lightning_dar.checkpoint.load import Checkpoint, open_checkpoint
-from lightning_dar.checkpoint.saved import open_or_offer, steps_of
+from lightning_dar.checkpoint.saved import open_or_offer
 from lightning_dar.checkpoint.settings import own_tokenizer, settings_of
 from lightning_dar.commands import PLAIN, plain_command
 from lightning_dar.commands.callbacks import (
@@ -44,7 +44,7 @@ from lightning_dar.data import TextData
 from lightning_dar.errors import UsageError
 from lightning_dar.training import LanguageModel
 from lightning_dar.training.callbacks import check_callbacks
-from lightning_dar.training.finished import asked_of, read_finished, write_finished
+from lightning_dar.training.finished import asked_of, ended_by_itself, limit_reached, write_finished
 from lightning_dar.training.new_run import taken_folders
 from lightning_dar.training.saving import WholeFiles
 
@@ -112,6 +112,8 @@ class RoutedCLI(LightningCLI):
         subcommand = self.config.subcommand
         path = self.config[subcommand].get("ckpt_path")
         self.checkpoint, self.goes_on = None, False
+        if subcommand == "fit":
+            settle_callbacks(self.config.fit.trainer)
         if subcommand != "validate" and self.config[subcommand].weights is not None:
             raise UsageError(f"--weights: not for {subcommand}; --model.init_weights says which ones fit starts from")
         self.save_config_kwargs["overwrite"] = path == "last"  # a run that goes on has one in its folder
@@ -140,11 +142,12 @@ class RoutedCLI(LightningCLI):
             notice("--ckpt_path last: there is no checkpoint yet, training starts from the beginning")
             self.config.fit.ckpt_path = None
             return
-        if self._is_done():
-            notice(f"--ckpt_path last: {self.checkpoint.path} has done all {trainer.max_steps} steps, nothing is left")
+        limit, end = limit_reached(self.checkpoint, trainer), ended_by_itself(self.checkpoint, trainer)
+        if limit is not None:
+            done = f"has done all {limit.wanted} {limit.unit}, nothing is left"
+            notice(f"--ckpt_path last: {self.checkpoint.path} {done}")
             raise SystemExit(0)
-        end = read_finished(self.checkpoint.path.parent)
-        if end is not None and end.asked == asked_of(trainer) and steps_of(self.checkpoint) == end.steps:
+        if end is not None:
             notice(
                 f"--ckpt_path last: the run of {self.checkpoint.path} has ended by itself ({end.reason}), nothing is "
                 "left; with another limit, or other settings of its callbacks, it goes on"
@@ -154,10 +157,6 @@ class RoutedCLI(LightningCLI):
         self.save_config_kwargs["given"] = {"ckpt_path": None, "trainer.logger": trainer.logger}
         self.config.fit.ckpt_path = str(self.checkpoint.path)
         self._override(trainer=same_logs(trainer, self.checkpoint))
-
-    def _is_done(self) -> bool:
-        """Whether the checkpoint has all the steps that are asked for."""
-        return 0 < self.config.fit.trainer.max_steps <= steps_of(self.checkpoint)
 
     def _parsed(self, parser: LightningArgumentParser, settings: dict[str, Any] | None = None) -> Namespace:
         """The command line, or in Python the dict or Namespace in its place, which override `settings`."""
@@ -185,24 +184,27 @@ class RoutedCLI(LightningCLI):
         self.config = self._parsed(parser, settings)
         self._override(data=self._data_for(self.checkpoint))
         if subcommand == "fit":
-            if self._is_done():
-                done, wanted = steps_of(self.checkpoint), self.config.fit.trainer.max_steps
-                raise UsageError(
-                    f"trainer.max_steps={wanted}: the checkpoint has done {done} steps; give a larger number"
-                )
-            self._check_epochs(Path(path))
+            settle_callbacks(self.config.fit.trainer)
+            self._check_end()
         else:  # outside of fit Lightning opens no folders, one set of weights, and misses callbacks it can spare
             if self.checkpoint.weights is not None:
                 notice(which_weights(path, self.checkpoint.weights, "--weights "))
             self._override(model={"init_from": path, "init_weights": self.checkpoint.weights})
             self.config[subcommand].ckpt_path = None
 
-    def _check_epochs(self, path: Path) -> None:
-        """Raises UsageError where the run that saved the checkpoint last has done all epochs that are asked for."""
-        end, wanted = read_finished(path.parent), self.config.fit.trainer.max_epochs
-        if end is not None and steps_of(self.checkpoint) == end.steps and 0 <= (wanted or -1) <= end.epochs:
+    def _check_end(self) -> None:
+        """Raises UsageError where no training is left to do from the checkpoint on."""
+        trainer = self.config.fit.trainer
+        limit, end = limit_reached(self.checkpoint, trainer), ended_by_itself(self.checkpoint, trainer)
+        if limit is not None:
             raise UsageError(
-                f"trainer.max_epochs={wanted}: the checkpoint has done {end.epochs} epochs; give a larger number"
+                f"trainer.max_{limit.unit}={limit.wanted}: the checkpoint has done {limit.done} {limit.unit}; give a "
+                "larger number"
+            )
+        if end is not None:
+            raise UsageError(
+                f"--ckpt_path {self.checkpoint.path}: its run has ended by itself ({end.reason}); give another limit, "
+                "or other settings of its callbacks"
             )
 
     def _parse_ckpt_path(self) -> None:
@@ -256,7 +258,8 @@ class RoutedCLI(LightningCLI):
 
     def fit(self, model: LanguageModel, **options: Any) -> None:
         """Overrides the trainer's: in folders that no other run has."""
-        with taken_folders(self.trainer, goes_on=self.save_config_kwargs["overwrite"]):
+        source = self.checkpoint.path if self.checkpoint else None
+        with taken_folders(self.trainer, goes_on=self.save_config_kwargs["overwrite"], source=source):
             self.trainer.fit(model, **options)
             write_finished(self.trainer, self.asked)
 

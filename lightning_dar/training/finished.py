@@ -10,11 +10,18 @@ from typing import Any
 
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, Timer
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+
+from lightning_dar.checkpoint.load import Checkpoint
+from lightning_dar.checkpoint.saved import newest_in, steps_of
+from lightning_dar.data.progress import epochs_done
+from lightning_dar.errors import DataError
 
 NAME = "finished.json"
+DEFAULT_EPOCHS = 1000  # Lightning's, where no limit is given
 LIMITS = ("max_steps", "max_epochs", "max_time", "min_steps", "min_epochs", "limit_train_batches", "callbacks")
 
 
@@ -24,13 +31,13 @@ class Finished:
 
     Attributes:
         steps: optimizer steps done.
-        epochs: whole passes done.
+        saved: those in the newest checkpoint there. Where that one is gone, what is left goes on.
         reason: what ended it, in words: "all 4 steps", "EarlyStopping".
         asked: the trainer's settings that decide when a run ends. Others make it go on.
     """
 
     steps: int
-    epochs: int
+    saved: int
     reason: str
     asked: dict[str, Any]
 
@@ -43,13 +50,51 @@ def asked_of(trainer: Namespace) -> dict[str, Any]:
     )
 
 
+@dataclass(frozen=True)
+class Reached:
+    """A limit that a checkpoint has reached, by its own counts.
+
+    Attributes:
+        unit: `steps` or `epochs`; the limit is then trainer.max_steps or trainer.max_epochs.
+    """
+
+    unit: str
+    wanted: int
+    done: int
+
+
+def limit_reached(checkpoint: Checkpoint, trainer: Namespace) -> Reached | None:
+    """The first limit in the config's `trainer` that leaves nothing to do, None where there is none."""
+    epochs = trainer.max_epochs
+    if epochs is None and trainer.max_steps == -1 and trainer.max_time is None:
+        epochs = DEFAULT_EPOCHS
+    counts = (
+        Reached("steps", trainer.max_steps, steps_of(checkpoint)),
+        Reached("epochs", -1 if epochs is None else epochs, epochs_done(checkpoint.content["loops"]["fit_loop"])),
+    )
+    return next((count for count in counts if 0 < count.wanted <= count.done), None)
+
+
+def ended_by_itself(checkpoint: Checkpoint, trainer: Namespace) -> Finished | None:
+    """The end that the checkpoint's run has come to, where it is the last that was saved (its last steps may not have
+    been) and the config's `trainer` would end it again."""
+    end = read_finished(checkpoint.path.parent)
+    return end if end is not None and end.asked == asked_of(trainer) and steps_of(checkpoint) == end.saved else None
+
+
 @rank_zero_only
 def write_finished(trainer: Trainer, asked: dict[str, Any]) -> None:
-    """Notes that `fit` has come to its end. Does nothing where no checkpoint has been saved to a local folder."""
-    if trainer.state.finished:
-        end = Finished(steps=trainer.global_step, epochs=trainer.current_epoch, reason=_reason(trainer), asked=asked)
-        for folder in _folders(trainer):
-            (folder / NAME).write_text(json.dumps(asdict(end)), encoding="utf-8")
+    """Notes that `fit` has come to its end, beside the checkpoints that it has saved to local folders."""
+    if not trainer.state.finished:
+        return
+    for folder in _folders(trainer):
+        try:
+            newest = newest_in(folder)
+            if newest is not None:
+                end = Finished(steps=trainer.global_step, saved=steps_of(newest), reason=_reason(trainer), asked=asked)
+                (folder / NAME).write_text(json.dumps(asdict(end)), encoding="utf-8")
+        except (OSError, DataError) as error:
+            rank_zero_warn(f"{folder}: that the run has ended cannot be noted ({error}); --ckpt_path last would go on")
 
 
 def read_finished(folder: Path) -> Finished | None:
@@ -75,4 +120,7 @@ def _reason(trainer: Trainer) -> str:
     stopping = trainer.early_stopping_callbacks
     if any(callback.stopping_reason != EarlyStoppingReason.NOT_STOPPED for callback in stopping):
         return "EarlyStopping"
+    timers = [callback for callback in trainer.callbacks if isinstance(callback, Timer)]
+    if any((timer.time_remaining() or 0) < 0 for timer in timers):
+        return "its time is used up"
     return f"{trainer.global_step} steps, when a callback stopped it"

@@ -1,13 +1,16 @@
-"""The folders of a new run, taken so that no two runs ever share one.
+"""The folders of a run are its own: taken when it begins, held while it trains, and used again only where it goes on.
 
-A version folder, or a folder for checkpoints, is taken by creating it, which one process alone can do: runs that start
-at the same moment get one each.
+A numbered version is taken by creating its folder, which one process alone can do: runs that start at the same moment
+get one each. Any other folder is taken by a lock in it, which lasts as long as the process does.
 """
 
+import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from pathlib import Path
+from typing import TextIO
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Checkpoint
@@ -16,56 +19,61 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from lightning_dar.errors import DataError, UsageError
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
 GO_ON = "--ckpt_path last goes on with it"
+LOCK = ".lock"
+OF_A_RUN = ("config.yaml", "events.*", "metrics.csv", "[!.]*.ckpt", "checkpoints/[!.]*.ckpt")
 
 
 @contextmanager
-def taken_folders(trainer: Trainer, goes_on: bool) -> Iterator[None]:
-    """Takes the folders that a new run will write to, and gives back those where it has written nothing.
+def taken_folders(trainer: Trainer, goes_on: bool, source: Path | None = None) -> Iterator[None]:
+    """Takes the folders that a run will write to, and gives back those where it has written nothing.
 
     On rank 0 alone: it tells the others where the run lies. Folders behind URLs are not taken.
 
     Args:
         trainer: before it trains.
         goes_on: whether folders that are asked for by name may hold an earlier start of this run.
+        source: the checkpoint that training starts from. Its folder was named with it and may be written to again.
 
     Raises:
-        UsageError: a folder that is asked for by name and holds another run.
-        DataError: a folder for logs that cannot be made.
+        UsageError: a folder that is asked for by name and holds another run, or that another process writes to.
+        DataError: a folder that cannot be made or written to.
     """
-    taken: list[Path] = []
-    try:
+    with ExitStack() as held:
         if rank_zero_only.rank == 0 and not trainer.fast_dev_run:
+            own = source.parent if source is not None else None
+            wanted = {own: ""} if goes_on and own is not None else {}  # remedies by folder
             for logger in trainer.loggers:
                 if isinstance(logger, TensorBoardLogger | CSVLogger) and "://" not in str(logger.root_dir):
                     try:
-                        taken.append(_version_folder(logger, goes_on))
+                        wanted[_version_folder(logger)] = "leave trainer.logger.init_args.version unset"
                     except OSError as error:
                         raise DataError(f"trainer.logger: {type(logger).__name__}: {error}") from error
-            for folder in _checkpoint_folders(trainer):
-                taken.append(_take(folder, goes_on, "give ModelCheckpoint another dirpath"))
+            wanted |= {folder: "give ModelCheckpoint another dirpath" for folder in _checkpoint_folders(trainer)}
+            for folder, remedy in {folder.resolve(): remedy for folder, remedy in wanted.items()}.items():
+                held.enter_context(_held(folder))
+                may_be_used = goes_on or (own is not None and folder == own.resolve())
+                if not may_be_used and any(any(folder.glob(pattern)) for pattern in OF_A_RUN):
+                    raise UsageError(f"{_shown(folder)}: another run has taken this folder; {remedy}, or {GO_ON}")
         yield
-    finally:
-        for folder in reversed(taken):
-            with suppress(OSError):  # something is in it
-                folder.rmdir()
 
 
-def _version_folder(logger: TensorBoardLogger | CSVLogger, goes_on: bool) -> Path:
+def _version_folder(logger: TensorBoardLogger | CSVLogger) -> Path:
     """The one that the logger is told, or the next that is free."""
-    root = Path(logger.root_dir)
     if logger._version is not None:
-        return _take(Path(logger.log_dir), goes_on, "leave trainer.logger.init_args.version unset")
-    number = logger._get_next_version()
-    while True:
-        folder = root / f"version_{number}"
-        try:
+        return Path(logger.log_dir).expanduser()
+    for number in count(logger._get_next_version()):
+        logger._version = number
+        folder = Path(logger.log_dir).expanduser()
+        with suppress(FileExistsError):
             folder.mkdir(parents=True)
-        except FileExistsError:
-            number += 1
-        else:
-            logger._version = number
-            return folder
+            break
+    return folder
 
 
 def _checkpoint_folders(trainer: Trainer) -> list[Path]:
@@ -78,12 +86,51 @@ def _checkpoint_folders(trainer: Trainer) -> list[Path]:
             )
             if told and "://" not in str(told):
                 folders.append(Path(told))
-    return list(dict.fromkeys(folders))
+    return folders
 
 
-def _take(folder: Path, goes_on: bool, remedy: str) -> Path:
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Makes the folder and keeps other processes out, as far as its disk knows locks."""
+    path = folder / LOCK
     try:
-        folder.mkdir(parents=True, exist_ok=goes_on)
-    except FileExistsError as error:
-        raise UsageError(f"{folder}: another run has taken this folder; {remedy}, or {GO_ON}") from error
-    return folder
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = _locked(path)
+    except OSError as error:
+        raise DataError(f"{_shown(folder)}: cannot be written ({error.strerror or error}); choose another") from error
+    if lock is None:
+        raise UsageError(f"{_shown(folder)}: another process is training and writes there; wait for its end, or end it")
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # something is in the folder
+            path.unlink(missing_ok=True)
+            folder.rmdir()
+        lock.close()
+
+
+def _locked(path: Path) -> TextIO | None:
+    """The open file, locked for this process but not for those that it starts; None where another one holds it."""
+    while True:
+        file = path.open("a")
+        try:
+            if fcntl is not None:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                file.close()
+                return None
+        if fcntl is None or _is_at(path, file):
+            return file
+        file.close()  # who held it before has removed it in between
+
+
+def _is_at(path: Path, file: TextIO) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _shown(folder: Path) -> str:
+    return os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else str(folder)

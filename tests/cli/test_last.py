@@ -1,11 +1,13 @@
 """Which checkpoint `fit --ckpt_path last` goes on from, and where the run then lies."""
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from command_line import fit_args, only_line
+from lightning.pytorch import Callback
 from lightning.pytorch.loggers import Logger
 
 LAST = "--ckpt_path=last"
@@ -67,13 +69,67 @@ def test_a_run_of_whole_epochs_that_is_done_says_so(fit, run, text_folder):
     saved = "runs/test/version_0/checkpoints/last.ckpt"
     assert steps(saved) == 4
     _, err = fit(*epochs, LAST)
-    assert "has ended by itself (all 2 epochs), nothing is left" in err
+    assert "has done all 2 epochs, nothing is left" in err
     status, _, err = run("fit", f"--ckpt_path={saved}")
     assert status == 2
     assert "trainer.max_epochs=2: the checkpoint has done 2 epochs; give a larger number" in only_line(err)
     fit(*epochs, LAST, "--trainer.max_epochs=3")
     assert steps(saved) == 6
     assert versions() == ["version_0"]
+
+
+def test_the_epochs_of_a_checkpoint_are_its_own(fit, run):
+    """Wherever it lies; and it has done its last epoch when it is saved before that one's end."""
+    fit(*EPOCHS)
+    saved = "runs/test/version_0/checkpoints/last.ckpt"
+    shutil.copy(saved, "moved.ckpt")
+    status, _, err = run("fit", "--ckpt_path=moved.ckpt", "--trainer.max_epochs=1")
+    assert status == 2
+    assert "trainer.max_epochs=1: the checkpoint has done 2 epochs; give a larger number" in only_line(err)
+    Path(saved).with_name("finished.json").unlink()  # as where it is killed after its last save
+    _, err = fit(*EPOCHS, LAST)
+    assert "has done all 2 epochs, nothing is left" in err
+
+
+def test_a_run_whose_last_steps_are_not_saved_is_done(fit):
+    saving = "[{class_path: lightning.pytorch.callbacks.ModelCheckpoint, init_args: {every_n_train_steps: 3}}]"
+    fit(f"--trainer.callbacks={saving}")
+    (path,) = Path("runs/test/version_0/checkpoints").glob("*.ckpt")
+    assert steps(path) == 3
+    _, err = fit(f"--trainer.callbacks={saving}", LAST)
+    assert "has ended by itself (all 4 steps), nothing is left" in err
+    fit(f"--trainer.callbacks={saving}", LAST, "--trainer.max_steps=6")
+    assert max(map(steps, Path("runs/test/version_0/checkpoints").glob("*.ckpt"))) == 6
+
+
+class Stops(Callback):
+    """Ends the run on purpose, after some steps."""
+
+    def __init__(self, steps: int):
+        self.steps = steps
+
+    def on_train_batch_end(self, trainer, *_):
+        trainer.should_stop = trainer.should_stop or trainer.global_step == self.steps
+
+
+def test_a_run_that_any_callback_has_ended_is_done(fit, run):
+    """Also where the checkpoints lie in a folder that one of two ModelCheckpoints is told, and from their path."""
+
+    def stopping(steps: int) -> list[str]:
+        added = [{"class_path": f"{__name__}.Stops", "init_args": {"steps": steps}}]
+        added += [{"class_path": "lightning.pytorch.callbacks.ModelCheckpoint", "init_args": {"dirpath": "kept"}}]
+        return [f"--trainer.callbacks+={json.dumps(callback)}" for callback in added]
+
+    fit(*stopping(3))
+    (path,) = Path("kept").glob("*.ckpt")
+    assert steps(path) == 3
+    _, err = fit(*stopping(3), LAST)
+    assert "has ended by itself (3 steps, when a callback stopped it), nothing is left" in err
+    status, _, err = run("fit", f"--ckpt_path={path}")
+    assert status == 2
+    assert "its run has ended by itself (3 steps, when a callback stopped it); give another limit" in only_line(err)
+    fit(*stopping(5), LAST)
+    assert max(map(steps, Path("kept").glob("*.ckpt"))) == 4
 
 
 def test_a_run_that_early_stopping_has_ended_is_done_until_it_is_more_patient(fit):
