@@ -35,6 +35,15 @@ def seeded():
 
 
 @pytest.fixture(autouse=True)
+def same_environment():
+    """What a test's run has told its processes (Lightning sets LOCAL_RANK) is forgotten after it."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture(autouse=True)
 def no_other_process(request, monkeypatch):
     """Exported folders are opened in another process, which takes five seconds, only in tests marked for it."""
     if request.node.get_closest_marker("opens_elsewhere") is None:
