@@ -2,6 +2,7 @@
 
 import math
 import platform
+import re
 from pathlib import Path
 
 import lightning
@@ -61,9 +62,19 @@ def measure(checkpoint: Checkpoint, logs: Path, seconds: float) -> Measured:
             "python": platform.python_version(),
             "torch": torch.__version__,
             "lightning": lightning.__version__,
-            "machine": platform.machine(),
+            "processor": processor(),
         },
     )
+
+
+def processor() -> str:
+    """The processor and its vector instructions as torch uses them, on which the last bits of a loss depend."""
+    try:
+        names = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:  # not Linux
+        names = None
+    name = names.group(1) if names else platform.processor() or platform.machine()
+    return f"{name}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def thinned(curve: Curve, points: int) -> Curve:
