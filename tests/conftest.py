@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from callbacks import RoutingSharpness
 from lightning_dar.checkpoint import hf_verify
 from lightning_dar.residual import registry
 
@@ -48,6 +49,13 @@ def no_other_process(request, monkeypatch):
     """Exported folders are opened in another process, which takes five seconds, only in tests marked for it."""
     if request.node.get_closest_marker("opens_elsewhere") is None:
         monkeypatch.setattr(hf_verify, "verify_opens", lambda *args, **kwargs: "not opened in this test")
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(request, monkeypatch):
+    """Runs draw their routing, which takes a third of a tiny one, only in tests marked for it."""
+    if request.node.get_closest_marker("draws") is None:
+        monkeypatch.setattr(RoutingSharpness, "_draw", lambda *args: None)
 
 
 @pytest.fixture

@@ -45,7 +45,8 @@ class RoutedForCausalLM(PreTrainedModel, GenerationMixin):
         if any(module is part for part in self.model.residual.modules()):
             self.model.residual.reset_module(module)
         else:
-            self.model.init_part(module)
+            name = next((name for name, other in self.model.named_modules() if other is module), "")
+            self.model.init_module(name.rpartition(".")[2], module)
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)

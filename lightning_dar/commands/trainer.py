@@ -17,7 +17,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 
 from lightning_dar.checkpoint.averaged import which_weights
 from lightning_dar.checkpoint.load import Checkpoint, open_checkpoint
-from lightning_dar.checkpoint.saved import open_or_offer
+from lightning_dar.checkpoint.saved import open_or_offer, steps_of
 from lightning_dar.checkpoint.settings import own_tokenizer, settings_of
 from lightning_dar.commands import PLAIN, plain_command
 from lightning_dar.commands.callbacks import (
@@ -201,7 +201,7 @@ class RoutedCLI(LightningCLI):
                 f"trainer.max_{limit.unit}={limit.wanted}: the checkpoint has done {limit.done} {limit.unit}; give a "
                 "larger number"
             )
-        if end is not None:
+        if end is not None and steps_of(self.checkpoint) == end.steps:  # else its last steps can be done again
             raise UsageError(
                 f"--ckpt_path {self.checkpoint.path}: its run has ended by itself ({end.reason}); give another limit, "
                 "or other settings of its callbacks"

@@ -106,11 +106,15 @@ class Transformer(nn.Module):
             self.residual.reset_parameters()
             return
         for name, module in part.named_modules():
-            if isinstance(module, nn.RMSNorm):
-                nn.init.ones_(module.weight)
-            elif isinstance(module, (nn.Linear, nn.Embedding)):
-                output = name in ("o_proj", "down_proj")
-                std = self.config.output_std(module.in_features) if output else self.config.init_std
-                nn.init.normal_(module.weight, std=std)
-                if getattr(module, "bias", None) is not None:
-                    nn.init.zeros_(module.bias)
+            self.init_module(name, module)
+
+    def init_module(self, name: str, module: nn.Module) -> None:
+        """One module of a sublayer, by its name there, or an embedding, norm or head; none of its submodules."""
+        if isinstance(module, nn.RMSNorm):
+            nn.init.ones_(module.weight)
+        elif isinstance(module, (nn.Linear, nn.Embedding)):
+            output = name in ("o_proj", "down_proj")
+            std = self.config.output_std(module.in_features) if output else self.config.init_std
+            nn.init.normal_(module.weight, std=std)
+            if getattr(module, "bias", None) is not None:
+                nn.init.zeros_(module.bias)

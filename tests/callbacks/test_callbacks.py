@@ -109,6 +109,7 @@ def tokenizer_json() -> str:
     return load_tokenizer("bytes").to_json()
 
 
+@pytest.mark.draws
 def test_the_summary_names_what_was_measured(tmp_path, capsys):
     fit(tmp_path, RoutingSharpness(), FinalValidation(), RunSummary(), max_steps=4)
     out = capsys.readouterr().out

@@ -27,6 +27,7 @@ def test_validation_agrees_with_a_probe(tmp_path):
     assert deep == pytest.approx(mean_sharpness(probe.sites, 6, third="deep"), rel=1e-5)
 
 
+@pytest.mark.draws
 def test_pictures_are_images_in_the_logs_and_files(tmp_path):
     callback = RoutingSharpness()
     trainer = fit(tmp_path, Scramble(), callback, max_steps=2, val_check_interval=1, limit_val_batches=1)

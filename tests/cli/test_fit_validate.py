@@ -20,6 +20,7 @@ def scalars(version: int, tag: str) -> list[tuple[int, float]]:
     return [(event.step, event.value) for event in events.Scalars(tag)]
 
 
+@pytest.mark.draws
 def test_fit_ends_with_a_summary_whose_paths_exist(fit):
     out, _ = fit()
     rows = dict(re.findall(r"^  (\S.*?)  +(\S.*)$", out, re.MULTILINE))
@@ -65,6 +66,7 @@ def test_a_diverged_run_ends_and_leaves_no_spoilt_checkpoint(run, text_folder):
     assert not CHECKPOINT.exists()
 
 
+@pytest.mark.draws
 def test_standard_reports_that_nothing_is_routed(fit):
     out, _ = fit("--model.residual.name=standard")
     assert "none: nothing is routed" in out

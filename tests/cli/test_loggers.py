@@ -100,6 +100,7 @@ def check_mlflow(out: str) -> list[bytes]:
 CHECKS = {"tensorboard": check_tensorboard, "csv": check_csv, "wandb": check_wandb, "mlflow": check_mlflow}
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("kind", CHECKS)
 def test_a_run_goes_on_in_its_own_place_with_its_pictures(kind, fit):
     where = [f"--trainer.logger.save_dir={FOLDER}"]

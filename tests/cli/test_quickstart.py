@@ -16,6 +16,7 @@ SHORT = [
 ]
 
 
+@pytest.mark.draws
 def test_quickstart_prepares_the_library_sources_and_trains(run):
     status, out, err = run("fit", "--config", CONFIG, *SHORT)
     assert status == 0, err
