@@ -12,7 +12,7 @@ from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from lightning_dar.model.attention import Attention
 from lightning_dar.model.config import TransformerConfig
-from lightning_dar.ops.scores import opaque
+from lightning_dar.ops.torch_private import opaque
 
 MASK_ARGUMENTS = frozenset(signature(create_causal_mask).parameters)  # their names differ by version
 

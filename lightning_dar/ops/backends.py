@@ -8,36 +8,38 @@ from __future__ import annotations
 
 import logging
 from functools import cache
-from importlib.util import find_spec
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from lightning_dar.errors import UsageError
-from lightning_dar.ops.fla import FlaHistory
-from lightning_dar.ops.fused import FusedHistory
-from lightning_dar.ops.history import History
-from lightning_dar.ops.reference import NaiveHistory
-from lightning_dar.ops.two_phase import TwoPhaseHistory
+from lightning_dar.ops.fla import Fla
+from lightning_dar.ops.fused import Fused
+from lightning_dar.ops.history import Backend, History
+from lightning_dar.ops.naive import Naive
+from lightning_dar.ops.two_phase.backend import TwoPhase
 
 DepthRead = Literal["auto", "naive", "fused", "two_phase", "fla"]
 
+BACKENDS: dict[str, type[Backend]] = {
+    "auto": TwoPhase,
+    "naive": Naive,
+    "fused": Fused,
+    "two_phase": TwoPhase,
+    "fla": Fla,
+}
 _FIELD = "model.residual.depth_read"
-_BY_REFERENCE = {"naive": NaiveHistory, "fused": FusedHistory, "fla": FlaHistory}
 _log = logging.getLogger(__name__)
 
 
 def require_depth_read(backend: str) -> None:
     """Raises UsageError where the backend is unknown or cannot run, with the reason."""
-    if backend not in get_args(DepthRead):
-        raise UsageError(f"{_FIELD}: unknown backend '{backend}'; known: {', '.join(get_args(DepthRead))}")
-    if backend != "fla":
-        return
-    if find_spec("fla") is None:
-        raise UsageError(f"{_FIELD}: fla needs the package flash-linear-attention, which is not installed")
-    if not torch.cuda.is_available():
-        raise UsageError(f"{_FIELD}: fla needs a CUDA GPU and none was found; use two_phase")
+    if backend not in BACKENDS:
+        raise UsageError(f"{_FIELD}: unknown backend '{backend}'; known: {', '.join(BACKENDS)}")
+    reason = BACKENDS[backend].why_not()
+    if reason is not None:
+        raise UsageError(f"{_FIELD}: {backend} {reason}")
 
 
 def open_history(
@@ -55,18 +57,16 @@ def open_history(
         gain: [rows, D], the key norms' gains.
         eps: epsilon of the key norms.
         backend: what reads; every backend computes the same.
-        max_sources: how many sources will be appended at most, for the buffer of `two_phase`; default: one a row.
+        max_sources: how many sources will be appended at most, for the buffer of `two_phase`; default: one per row.
 
     Raises:
         UsageError: the backend cannot run here.
     """
     require_depth_read(backend)
-    chosen = "two_phase" if backend == "auto" else backend
+    chosen = BACKENDS[backend]
     if not torch.compiler.is_compiling():
-        _log_choice(backend, chosen)
-    if chosen == "two_phase":
-        return TwoPhaseHistory(query, gain, eps, max_sources=max_sources or len(query))
-    return _BY_REFERENCE[chosen](query, gain, eps)
+        _log_choice(backend, chosen.name)
+    return History(chosen(query, gain, eps, max_sources or len(query)))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The `fused` backend: one autograd function a read, over sources kept by reference.
+"""The `fused` backend: one autograd function per read, over a list of the sources.
 
 Forward:   l_i = r_i (v_i . u),  r_i = rsqrt(mean(v_i^2) + eps),  u = query * gain
            a = softmax_i(l)      out = stream + c sum_i a_i v_i
@@ -6,7 +6,7 @@ Backward:  e = dout . sum_i a_i v_i        g_i = c a_i (dout . v_i - e)
            dv_i = c a_i dout + g_i r_i u - (r_i^2 / D) g_i l_i v_i      du = sum_i g_i r_i v_i      dc = sum e
 
 Nothing is held for backward but the sources themselves: logits and weights are computed again. Every read still
-goes over every source, and autograd adds up one gradient a read for each.
+goes over every source, and autograd adds up one gradient per read for each.
 """
 
 from __future__ import annotations
@@ -17,16 +17,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_dar.ops.history import ReferenceHistory
-from lightning_dar.ops.scores import full_precision, inverse_rms, opaque, refuse_double_backward
+from lightning_dar.ops.history import Read, SourceList
+from lightning_dar.ops.numerics import full_precision, inverse_rms, refuse_double_backward
+from lightning_dar.ops.torch_private import opaque
 
 
-class FusedHistory(ReferenceHistory):
-    """Sources by reference, read by one function."""
+class Fused(SourceList):
+    """Reads by one function, which holds nothing but the sources."""
+
+    name = "fused"
 
     @opaque
-    def _read(self, sources: tuple[Tensor, ...], row: int, stream: Tensor | None, gate: Tensor | None) -> Tensor:
-        return _Read.apply(stream, gate, self.query[row], self.gain[row], self.eps, *sources)
+    def read(self, read: Read) -> Tensor:
+        query, gain = self.query[read.row], self.gain[read.row]
+        return _Read.apply(read.stream, read.gate, query, gain, self.eps, *read.sees(self.written))
 
 
 class _Read(torch.autograd.Function):

@@ -15,7 +15,7 @@ import torch
 
 from lightning_dar.model import TransformerConfig
 from lightning_dar.ops import DepthRead
-from lightning_dar.ops.chunk import CHUNK_ROWS, keeps_phase_one
+from lightning_dar.ops.two_phase.forward import CHUNK_ROWS, keeps_phase_one
 from lightning_dar.planning.precision import Precision
 from lightning_dar.planning.trace import Trace
 

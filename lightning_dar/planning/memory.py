@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 
 from lightning_dar.model import TransformerConfig
 from lightning_dar.ops import DepthRead
-from lightning_dar.ops.chunk import CHUNK_ROWS
+from lightning_dar.ops.two_phase.forward import CHUNK_ROWS
 from lightning_dar.planning.activations import FP32, Held, held
 from lightning_dar.planning.parameters import Parameters
 from lightning_dar.planning.setting import Setting

@@ -1,26 +1,25 @@
 """How a strategy reads and writes the depth history: its four verbs run once, on tensors without data.
 
-A history that only takes notes stands in for the real one, so that a plugin is planned for as the shipped strategies
+A backend that only takes notes stands in for the real one, so that a plugin is planned for as the shipped strategies
 are. State that a strategy keeps elsewhere than in `RoutedResidual.open_history` is not seen.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from lightning_dar.model import TransformerConfig
-from lightning_dar.ops import History
-from lightning_dar.ops.history import with_private
+from lightning_dar.ops.history import Backend, History, Read
 from lightning_dar.planning.precision import Precision
 from lightning_dar.residual import ResidualConfig, Shape, build_residual
 
 
 @dataclass(frozen=True, kw_only=True)
-class Read:
+class TracedRead:
     """One depth read."""
 
     row: int
@@ -42,7 +41,7 @@ class Read:
 class Trace:
     """One forward of a strategy. Widths are bytes a token."""
 
-    reads: tuple[Read, ...]
+    reads: tuple[TracedRead, ...]
     written: tuple[int, ...]
     """By source, the row after which it was written."""
 
@@ -81,7 +80,7 @@ class Trace:
 
 @dataclass
 class _Notes:
-    reads: list[Read] = field(default_factory=list)
+    reads: list[TracedRead] = field(default_factory=list)
     written: list[int] = field(default_factory=list)
     sources: list[Tensor] = field(default_factory=list)
     private: list[Tensor] = field(default_factory=list)
@@ -93,34 +92,31 @@ class _Notes:
 
 
 @dataclass(frozen=True)
-class _NotedHistory(History):
+class _NotingBackend(Backend):
+    name = "notes"
+
     notes: _Notes
     count: int = 0
 
     def __len__(self) -> int:
         return self.count
 
-    def append(self, source: Tensor, after: int = -1) -> History:
+    def append(self, source: Tensor, after: int) -> Self:
         if after + 1 >= len(self.query):
             return self
         self.notes.written.append(after)
         self.notes.sources.append(source)
         return replace(self, count=self.count + 1)
 
-    def read(
-        self,
-        row: int,
-        *,
-        stream: Tensor | None = None,
-        gate: Tensor | None = None,
-        null: Tensor | None = None,
-        current: Tensor | None = None,
-    ) -> Tensor:
-        private = with_private((), null, current)
-        self.notes.reads.append(Read(row=row, kept=self.count, private=len(private), final=self.notes.final))
-        if current is not None:  # a null source is a parameter, expanded
-            self.notes.private.append(current)
-        seen = [*self.notes.sources[:1], *private, *([] if stream is None else [stream])]
+    def sources(self) -> tuple[Tensor, ...]:
+        return tuple(self.notes.sources[: self.count])
+
+    def read(self, read: Read) -> Tensor:
+        private, notes = read.sees(), self.notes
+        notes.reads.append(TracedRead(row=read.row, kept=self.count, private=len(private), final=notes.final))
+        if read.current is not None:  # a null source is a parameter, expanded
+            notes.private.append(read.current)
+        seen = [*notes.sources[:1], *private, *([] if read.stream is None else [read.stream])]
         dtype = reduce(torch.promote_types, (tensor.dtype for tensor in seen))
         return seen[0].new_empty(seen[0].shape, dtype=dtype)
 
@@ -155,7 +151,7 @@ def _tensors(value: Any) -> list[Tensor]:
 def _open(strategy: nn.Module, notes: _Notes, max_sources: int | None) -> History:
     notes.rows = len(strategy.query)
     notes.capacity = max_sources or notes.rows
-    return _NotedHistory(strategy.query, strategy.gain, strategy.shape.eps, notes)
+    return History(_NotingBackend(strategy.query, strategy.gain, strategy.shape.eps, notes.capacity, notes))
 
 
 def _summed(notes: _Notes) -> Trace:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dar.ops import DepthRead
-from lightning_dar.ops.scores import opaque
+from lightning_dar.ops.torch_private import opaque
 
 
 @dataclass(frozen=True, kw_only=True)

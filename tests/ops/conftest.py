@@ -1,6 +1,6 @@
 import pytest
 
-from lightning_dar.ops import chunk, chunk_backward
+from lightning_dar.ops.two_phase import forward, gradients
 
 
 @pytest.fixture
@@ -8,8 +8,8 @@ def chunk_rows(monkeypatch: pytest.MonkeyPatch):
     """Sets the chunk length."""
 
     def set_rows(rows: int) -> None:
-        monkeypatch.setattr(chunk, "CHUNK_ROWS", rows)
-        monkeypatch.setattr(chunk_backward, "CHUNK_ROWS", rows)
-        monkeypatch.setattr(chunk_backward, "SPAN_ROWS", 2 * rows)
+        monkeypatch.setattr(forward, "CHUNK_ROWS", rows)
+        monkeypatch.setattr(gradients, "CHUNK_ROWS", rows)
+        monkeypatch.setattr(gradients, "SPAN_ROWS", 2 * rows)
 
     return set_rows

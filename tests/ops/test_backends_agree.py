@@ -64,7 +64,7 @@ def test_zero_gate_leaves_the_stream_bit_for_bit_and_has_a_gradient(backend: str
 def test_blocks_of_tokens(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
     problem = make(30, (3, 5, 8))
     wanted = run(problem, "every_row", "naive")
-    monkeypatch.setattr("lightning_dar.ops.chunk.BLOCK_BYTES", 12 * 8 * 4 * 4)  # a few tokens at once
+    monkeypatch.setattr("lightning_dar.ops.two_phase.forward.BLOCK_BYTES", 12 * 8 * 4 * 4)  # a few tokens at once
     assert_same(run(problem, "every_row", backend), wanted, 1e-5)
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._compile import _disable_dynamo as opaque  # noqa: F401  torch.compiler.disable, but loaded at the first call
 
 SHORT = 400
 """A product of one vector with a shorter one than this takes a slow path in PyTorch's bmm."""
