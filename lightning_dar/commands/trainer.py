@@ -51,6 +51,11 @@ from lightning_dar.training.saving import WholeFiles
 DEFAULT_TOKENIZER = signature(TextData).parameters["tokenizer"].default
 DOMAIN_METRICS = ("loss", "perplexity", "bits_per_byte")
 FOUND_BY_LIGHTNING = ("last", "best", "hpc", "registry")  # `last` for fit is found by us
+SUBCOMMANDS = {  # by name, the parameters of the trainer's method that the command line does not set
+    "fit": {"model", "train_dataloaders", "val_dataloaders", "datamodule"},
+    "validate": {"model", "dataloaders", "datamodule"},
+    "prepare": {"model", "datamodule"},
+}
 VALIDATE_TRAINER = {
     "logger": False,
     "enable_checkpointing": False,
@@ -66,6 +71,7 @@ class RoutedCLI(LightningCLI):
     """LightningCLI with plugins, and with settings taken from the checkpoint."""
 
     def __init__(self, args: ArgsType = None):
+        self.args = sys.argv[1:] if args is None else args
         with quiet():
             super().__init__(
                 LanguageModel,
@@ -78,13 +84,10 @@ class RoutedCLI(LightningCLI):
                 args=args,
             )
 
-    @staticmethod
-    def subcommands() -> dict[str, set[str]]:
-        return {
-            "fit": {"model", "train_dataloaders", "val_dataloaders", "datamodule"},
-            "validate": {"model", "dataloaders", "datamodule"},
-            "prepare": {"model", "datamodule"},
-        }
+    def subcommands(self) -> dict[str, set[str]]:
+        """Overrides LightningCLI: only the one that a command line begins with, as each takes half a second to add."""
+        first = self.args[0] if isinstance(self.args, list) and self.args else None
+        return {first: SUBCOMMANDS[first]} if first in SUBCOMMANDS else SUBCOMMANDS
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.set_defaults({"trainer.callbacks": DEFAULT_CALLBACKS})
@@ -101,13 +104,14 @@ class RoutedCLI(LightningCLI):
     def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
         """Overrides LightningCLI: the help also lists the commands that need no trainer."""
         super()._add_subcommands(parser, **kwargs)
+        if len(self.subcommands()) == 1:
+            return
         for name in PLAIN:
             plain = plain_command(name).make_parser()
             parser._subcommands_action.add_subcommand(name, plain, help=plain.description)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Settings come from the checkpoint first; config files and options of the command line override them."""
-        self.args = sys.argv[1:] if args is None else args
         self.config = self._parsed(parser)
         subcommand = self.config.subcommand
         path = self.config[subcommand].get("ckpt_path")
