@@ -124,7 +124,7 @@ class Interruption(Callback):
     def _save(self, trainer: Trainer) -> None:
         self._path = _interrupted_path(trainer)
         if self._path is not None:
-            trainer.save_checkpoint(self._path)
+            trainer.save_checkpoint(self._path, weights_only=False)  # Lightning speaks of it where it is unset
 
 
 def requeue_slurm_job() -> None:

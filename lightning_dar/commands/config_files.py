@@ -10,6 +10,7 @@ from lightning_dar.errors import UsageError
 
 FLAGS = ("--config", "-c")
 SECTIONS = ("model", "data", "trainer")
+TEXT, MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 
 
 def check_configs(args: Sequence[str]) -> None:
@@ -54,8 +55,8 @@ def read_config(path: str) -> dict[str, Any]:
         if name.value in SECTIONS and not isinstance(section, yaml.MappingNode):
             line = name.start_mark.line + 1
             raise UsageError(f"--config {path}, line {line}: '{name.value}' must hold options, such as {{key: value}}")
-    for line, key in _twice(node):
-        raise UsageError(f"--config {path}, line {line}: '{key}' a second time; the first one would be dropped")
+    for line, problem in _problems(node):
+        raise UsageError(f"--config {path}, line {line}: {problem}")
     return content
 
 
@@ -84,16 +85,24 @@ def _is_inline(value: str) -> bool:
         return value.lstrip().startswith("{")
 
 
-def _twice(node: yaml.Node) -> Iterator[tuple[int, str]]:
-    """Line and name of the keys that stand more than once in a mapping: YAML takes the last one without a word."""
+def _problems(node: yaml.Node, above: tuple[yaml.Node, ...] = (), path: str = "") -> Iterator[tuple[int, str]]:
+    """Lines of a mapping, and what YAML takes there without a word: keys that stand more than once, of which it takes
+    the last, keys that are no text, and aliases of what they stand in."""
+    if node in above:
+        yield node.start_mark.line + 1, "an alias of what it stands in"
+        return
+    above = (*above, node)
     if isinstance(node, yaml.SequenceNode):
         for child in node.value:
-            yield from _twice(child)
+            yield from _problems(child, above, path)
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:
+            line = key.start_mark.line + 1
+            if key.tag not in (TEXT, MERGE) and not path.startswith(".trainer."):  # a callback's may be
+                yield line, f"YAML takes the key {key.value} for no text; put it in quotes"
             if key.value in seen:
-                yield key.start_mark.line + 1, key.value
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                yield line, f"'{key.value}' a second time; the first one would be dropped"
+            if key.tag != MERGE:
                 seen.add(key.value)
-            yield from _twice(value)
+            yield from _problems(value, above, f"{path}.{key.value}")

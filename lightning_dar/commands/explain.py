@@ -12,8 +12,9 @@ from lightning_dar.commands.config_files import place_of
 MOST_SHOWN = 15  # options of a section
 KEY = re.compile(r'Parser key "([^"]+)"(?: element \d+)?:\s*(.*)', re.DOTALL)
 PROBLEM = re.compile(r"Problem with given class_path '([^']+)':\n +(.+?)(?=\n\s*- |\n\s*Given value|\Z)", re.DOTALL)
+IN_GROUP = re.compile(r"Group '([^']+)' does not accept option '([^']+)'")
 NOT_ACCEPTED = re.compile(r"(?:Subcommand '(\w+)' does not accept option|Option) '([^']+)'(?: is not accepted)?")
-VALUE = re.compile(r"(?:Given value|Got value): (.*)\Z", re.DOTALL)
+VALUE = re.compile(r"(?:Given value|Got value): (.*?)(?=\s*Subclass types expect|\Z)", re.DOTALL)
 KIND = re.compile(r"Expected (?:an? )?(?:<class '([\w.]+)'>|typing\.Literal\[([^\]]*)\])|Not a valid subclass of (\w+)")
 
 
@@ -31,6 +32,9 @@ def explain(message: str, options: Iterable[str], args: Sequence[str]) -> str:
             return f"unexpected argument '{unknown.partition(' -')[0]}'"
         word = re.split("[ =]", unknown)[0]
         return f"{word}: no such option{nearest(word.removeprefix('--'), known, '--{}')}"
+    if refused := IN_GROUP.match(message):
+        key = f"{refused[1]}.{refused[2]}"
+        return f"{_where(key, args)}{key}: no such option{nearest(key, known)}"
     if refused := NOT_ACCEPTED.match(message):
         command, key = refused[1] or "cli.py", refused[2]
         if not refused[1] and key in known:
@@ -82,7 +86,7 @@ def _reason(key: str, text: str) -> str:
             f"{key}={name[1]}: no class is known by this name{hint or '; give its path, such as package.module.Name'}"
         )
     value = VALUE.search(text)
-    shown = f"{key}={_joined(value[1])}" if value else key
+    shown = f"{key}={_joined(value[1]).replace('None', 'null')}" if value else key
     if subclass := re.search(r"Import path does not correspond to a subclass of (\w+)", text):
         return f"{shown}: no {subclass[1]}, or one whose package is not installed"
     kinds = _kinds(text)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
+from jsonargparse._actions import _ActionConfigLoad
 
 from lightning_dar.checkpoint.averaged import WhichWeights, which_weights
 from lightning_dar.commands.config_files import check_configs
@@ -27,6 +28,17 @@ class OneLine:
         self.asked = self.asked or [str(arg) for arg in args]  # as the user wrote it, before settings are added
         check_configs(self.asked)
         return super().parse_args(args, *rest, **options)
+
+    def validate(self, namespace: Namespace, *rest: Any, **options: Any) -> None:
+        """Overrides jsonargparse, which takes null for any option."""
+        super().validate(namespace, *rest, **options)
+        for action in self._actions:
+            if namespace.get(action.dest, ()) is not None or action.default is None:
+                continue
+            if isinstance(action, _ActionConfigLoad):  # a section
+                raise TypeError(f'Parser key "{action.dest}": null, where its options belong, such as {{key: value}}')
+            if hasattr(action, "_check_type"):
+                self._check_value_key(action, None, action.dest, namespace)
 
     def error(self, message: str, ex: Exception | None = None) -> None:
         for known in (ex, getattr(ex, "__cause__", None)):

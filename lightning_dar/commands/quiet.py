@@ -21,8 +21,14 @@ WARNINGS = (
     },
     # windows are slices of a memory map, which no worker makes faster
     {"category": UserWarning, "message": r"The '\w+' does not have many workers which may be a bottleneck"},
+    # in mixed precision parameters stay in fp32: gains beside inputs of bf16, and the size that is said
+    {"category": UserWarning, "message": r"Mismatch dtype between input and weight: .* weight dtype = float"},
+    {"category": UserWarning, "message": r"Precision (bf)?16-mixed is not supported by the model summary"},
+    # a run that starts from another's checkpoint has a folder of its own
+    {"category": UserWarning, "message": r"The dirpath has changed from .* won't be reloaded"},
+    # it holds the run's own lock, and what it has saved where it goes on; another run's is refused
+    {"category": UserWarning, "message": r"Checkpoint directory .* exists and is not empty"},
 )
-NOT_EMPTY = {"category": UserWarning, "message": r"Checkpoint directory .* exists and is not empty"}
 ADVERTISEMENT = re.compile("💡 Tip: ")
 LIGHTNINGS_LOG = "lightning.pytorch.utilities.rank_zero"
 
@@ -38,11 +44,6 @@ def quiet() -> Iterator[None]:
             yield
         finally:
             log.removeFilter(_is_no_advertisement)
-
-
-def expect_checkpoints() -> None:
-    """The run goes on: its folder of checkpoints is not empty. To be called inside `quiet`."""
-    warnings.filterwarnings("ignore", **NOT_EMPTY)
 
 
 def _is_no_advertisement(record: logging.LogRecord) -> bool:

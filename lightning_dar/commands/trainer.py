@@ -35,7 +35,7 @@ from lightning_dar.commands.hardware import check_gpu, check_launch, settle_prec
 from lightning_dar.commands.model_size import show_size
 from lightning_dar.commands.notice import notice
 from lightning_dar.commands.parser import OneLine, add_plugins, add_weights, use_plugins
-from lightning_dar.commands.quiet import expect_checkpoints, quiet
+from lightning_dar.commands.quiet import quiet
 from lightning_dar.commands.refusals import Constructors, refusal_of, refusal_of_trainer
 from lightning_dar.commands.routed_trainer import RoutedTrainer
 from lightning_dar.commands.save_config import SaveConfig
@@ -256,7 +256,6 @@ class RoutedCLI(LightningCLI):
         if self.subcommand == "fit" and self.checkpoint is not None:
             _check_reads(trainer, self.checkpoint.path)
         if self.goes_on:
-            expect_checkpoints()
             take_up_logs(trainer, self.checkpoint)
         return trainer
 

@@ -26,6 +26,8 @@ def check_mix(mix: MixOption) -> None:
     if not mix:
         raise UsageError("data.mix: empty; it needs sets such as {web: {source: data/web, weight: 0.7}}")
     for name, entry in mix.items():
+        if not isinstance(name, str):
+            raise UsageError(f"data.mix: the name {name} is no text; put it in quotes")
         if set(entry) != {"source", "weight"}:
             raise UsageError(f"data.mix.{name}: {dict(entry)}; it needs source, a prepared folder, and weight, no more")
         if not (isinstance(entry["weight"], int | float) and 0 < entry["weight"] < math.inf):

@@ -21,6 +21,7 @@ EXPECTED = "|".join(
         r"Seed set to 42",
         r"[GT]PU available: \w+, us(ed|ing): .*",
         r"[\d,]+ tokens in .* s, [\d,]+ tokens per second",
+        r"Using bfloat16 Automatic Mixed Precision \(AMP\)",
         r"Restor(ing|ed all) states from the checkpoint .*",
         r"`Trainer.fit` stopped: `max_steps=\d` reached.",
         r"(Encoding|Converting|version_0): .*",  # progress
@@ -47,6 +48,9 @@ def said(text_folder, tmp_path_factory) -> dict[str, tuple[str, str]]:
     """stdout and stderr by command, as a user's `python -W default` gives them; all in one process."""
     fit = [arg.replace("model_summary=false", "model_summary=true") for arg in fit_args(text_folder)]
     commands = {"fit": [*fit, "--trainer.max_steps=2"], "go on": [*fit, "--ckpt_path=last"], **COMMANDS}
+    commands["start"] = ["fit", f"--ckpt_path={CHECKPOINT}", "--trainer.max_steps=5", "--trainer.precision=bf16-mixed"]
+    saving = "--trainer.callbacks+=lightning.pytorch.callbacks.ModelCheckpoint"
+    commands["start"] += [saving, "--trainer.callbacks.dirpath=told"]
     done = subprocess.run(
         [sys.executable, "-W", "default", "-c", ALL, json.dumps(commands)],
         cwd=tmp_path_factory.mktemp("quiet"),
@@ -59,7 +63,7 @@ def said(text_folder, tmp_path_factory) -> dict[str, tuple[str, str]]:
     return dict(zip(err[::2], zip(out[1::2], err[1::2], strict=True), strict=True))
 
 
-@pytest.mark.parametrize("command", ["fit", "go on", *COMMANDS])
+@pytest.mark.parametrize("command", ["fit", "go on", "start", *COMMANDS])
 def test_nothing_that_a_user_cannot_help(command, said):
     lines = re.split(r"[\r\n]+", said[command][1])
     assert [line for line in lines if line.strip() and not re.fullmatch(EXPECTED, line)] == []

@@ -49,6 +49,9 @@ CONFIGS = {
         "trainer:\n  max_step: 4\n",
         "line 2: trainer.max_step: fit has no such option; did you mean trainer.max_",
     ),
+    "number key": ("data:\n  mix:\n    1: {source: a, weight: 1}\n", "line 3: YAML takes the key 1 for no text"),
+    "bool key": ("domains: {no: texts}\n", "line 1: YAML takes the key no for no text; put it in quotes"),
+    "itself": ("model: &a\n  residual: *a\n", "line 1: an alias of what it stands in"),
     "type": ("model:\n  hidden_size: many\n", "line 2: model.hidden_size=many: must be int or null"),
 }
 
@@ -61,6 +64,29 @@ def test_a_config_is_named_with_its_line(name, command, run):
     status, _, err = run(command, f"--config={name}.yaml")
     assert status == 2
     assert f"{name}.yaml, {says}" in only_line(err)
+
+
+OF_FIT = {
+    "data:\n  seq_len: null\n": "line 2: data.seq_len=null: must be int",
+    "data:\n  source: null\n": "line 2: data.source=null: must be str or list",
+    "model:\n  optimizer:\n    lr: null\n": "line 3: model.optimizer.lr=null: must be float",
+    "model:\n  optimizer: null\n": "line 2: model.optimizer: null, where its options belong",
+    "model:\n  residual: null\n": "line 2: model.residual: null, where its options belong",
+    "trainer:\n  accumulate_grad_batches: null\n": "line 2: trainer.accumulate_grad_batches=null: must be int",
+    "plugins: null\n": "line 1: plugins=null: must be str or list",
+    "trainer:\n  callbacks: [null]\n": "line 2: trainer.callbacks=null: must be Callback",
+    "model:\n  optimizer:\n    lrr: 1\n": "line 3: model.optimizer.lrr: fit has no such option; did you mean mod",
+    "fit:\n  model:\n    hidden_size: 4\n": "line 3: fit.model.hidden_size: fit has no such option; did you mean model",
+}
+
+
+@pytest.mark.parametrize("text", OF_FIT)
+def test_null_and_nested_keys(text, run):
+    """Lightning's parser takes null for any option."""
+    Path("a.yaml").write_text(text)
+    status, _, err = run("fit", "--config=a.yaml")
+    assert status == 2
+    assert OF_FIT[text] in only_line(err)
 
 
 @pytest.mark.parametrize("command", ["fit", "validate", "prepare", "plan"])
@@ -76,6 +102,7 @@ ARGUMENTS = [
     (["fit", "--model.hiden_size=4"], "--model.hiden_size: no such option; did you mean --model.hidden_size?"),
     (["fit", "--hidden_size=4"], "did you mean --model.hidden_size?"),
     (["fit", "--modle.hidden_size=4"], "did you mean --model.hidden_size?"),
+    (["fit", "--config=deep.yaml", "--print_config"], "deep.yaml, line 3: model.optimizer.lrr: no such option; did"),
     (["fit", "--model.optimizer.learning_rate=1"], "model.optimizer has name, lr, "),
     (["validate", "--trainer.devicez=2"], "did you mean --trainer.devices?"),
     (["prepare", "--data.sorce=a"], "did you mean --data.source?"),
@@ -88,6 +115,9 @@ ARGUMENTS = [
     (["generate", "some text"], "unexpected argument 'some text'"),
     (["--config=good.yaml", "fit"], "good.yaml, line 2: model.hidden_size: an option of a subcommand"),
     (["fit", "--trainer.max_steps"], "--trainer.max_steps: expected one argument"),
+    (["fit", "--data.batch_size=null"], "data.batch_size=null: must be int"),
+    (["fit", "--data.mix={1: {source: a, weight: 1}}", "--model.preset=220m"], "data.mix: the name 1 is no text"),
+    (["study", "--jobs=null", "--output=a", "--variants={}"], "jobs=null: must be int"),
     (["fit", "--trainer.max_steps="], "trainer.max_steps=: must be int"),
     (["fit", "--trainer.precision=16-mixd"], "bf16 or null; did you mean 16-mixed?"),
     (["fit", "--seed_everything=-1"], "-1 is not in bounds"),
@@ -109,6 +139,7 @@ ARGUMENTS = [
 @pytest.mark.parametrize(("args", "says"), ARGUMENTS, ids=[" ".join(args) for args, _ in ARGUMENTS])
 def test_arguments(args, says, run):
     Path("good.yaml").write_text("model:\n  hidden_size: 4\n")
+    Path("deep.yaml").write_text("model:\n  optimizer:\n    lrr: 4\n")
     status, _, err = run(*args)
     assert status == 2
     assert says in only_line(err)

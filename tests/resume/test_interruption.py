@@ -1,6 +1,7 @@
 """SIGTERM, and the signal that SLURM sends ahead of its time limit: the step is finished, saved, and gone on from."""
 
 import os
+import re
 import signal
 from functools import partial
 from pathlib import Path
@@ -37,7 +38,7 @@ def test_sigterm_saves_between_two_steps_and_ends_with_status_0(new_runs):
     # In the first batch of a step of two; then after a step that a validation follows, which is done as well.
     first = runs.fit(**ROUTED, before=interrupted_at("on_train_batch_end", 5)).check()
     assert "interrupted after 3 steps" in first.said
-    assert "Traceback" not in first.said
+    assert not re.search("Traceback|weights_only", first.said)
     again = runs.fit("--ckpt_path=last", **ROUTED, before=interrupted_at("on_before_optimizer_step", 1))
     assert "interrupted after 4 steps" in again.check().said
     assert torch.load(runs.folder / CHECKPOINTS / "interrupted.ckpt", weights_only=True)["global_step"] == 4
