@@ -78,8 +78,9 @@ class Checkpoint:
 
     @property
     def resumable(self) -> bool:
-        """Whether training can go on from it, optimizer and all."""
-        return "lr_schedulers" in self.content  # loops are also where `save_weights_only` is asked for
+        """Whether training can go on from it, with the optimizer and the position in the data. A run on data of another
+        class than TextData has saved no position."""
+        return all(self.content.get(key) for key in ("lr_schedulers", "loops", "TextData"))
 
     @property
     def end_ids(self) -> tuple[int, ...]:

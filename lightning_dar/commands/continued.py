@@ -80,7 +80,7 @@ def _name(cls: Any) -> str:
 
 def _told_folder(saving: Namespace) -> Path | None:
     folder = saving.get("init_args", Namespace()).get("dirpath")
-    return local(folder).expanduser() if folder else None
+    return local(folder) if folder else None
 
 
 def _runs(trainer: Namespace, told: list[Path]) -> list[Path]:

@@ -89,11 +89,26 @@ def _reason(key: str, text: str) -> str:
     shown = f"{key}={_joined(value[1]).replace('None', 'null')}" if value else key
     if subclass := re.search(r"Import path does not correspond to a subclass of (\w+)", text):
         return f"{shown}: no {subclass[1]}, or one whose package is not installed"
+    if failed := _import_that_fails(value[1] if value else ""):
+        return f"{key}: {failed}"
     kinds = _kinds(text)
     if not (value and kinds):
         return f"{key}: {_joined(text)}"
     several = [", ".join(kinds[:-1])] if len(kinds) > 1 else []
     return f"{shown}: must be {' or '.join([*several, kinds[-1]])}{nearest(value[1], kinds)}"
+
+
+def _import_that_fails(value: str) -> str | None:
+    """Where a value names classes by their paths, the first whose module raises as it is imported: the parser reports
+    what it raised without saying so."""
+    for path in re.findall(r"'class_path': '([\w.]+)'", value) or re.findall(
+        r"\A[\w.]*[a-zA-Z]\w*\.[a-zA-Z]\w*\Z", value
+    ):
+        try:
+            import_module(path.rpartition(".")[0])
+        except (Exception, SystemExit) as error:
+            return f"{path} cannot be imported ({type(error).__name__}: {error})"
+    return None
 
 
 def _of_class(class_path: str, text: str) -> str:

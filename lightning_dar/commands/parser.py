@@ -1,5 +1,6 @@
 """What the parsers of all subcommands share."""
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,10 @@ class OneLine:
         args = sys.argv[1:] if args is None else list(args)
         self.asked = self.asked or [str(arg) for arg in args]  # as the user wrote it, before settings are added
         check_configs(self.asked)
-        return super().parse_args(args, *rest, **options)
+        return _at_home(super().parse_args(args, *rest, **options))
+
+    def parse_object(self, *args: Any, **options: Any) -> Namespace:
+        return _at_home(super().parse_object(*args, **options))
 
     def validate(self, namespace: Namespace, *rest: Any, **options: Any) -> None:
         """Overrides jsonargparse, which takes null for any option."""
@@ -47,6 +51,19 @@ class OneLine:
         if not self.exit_on_error:  # of one class among several that are tried: the parser that tries them reports it
             super().error(message, ex)
         raise UsageError(f"{explain(message, _options(self), self.asked)} (--help lists the options)") from ex
+
+
+def _at_home(settings: Any) -> Any:
+    """The same, with the user's home in place of `~/` at the beginning of any but a prompt: shells leave it after
+    `--option=`, and Lightning expands it in some places only."""
+    if isinstance(settings, Namespace | dict):
+        inner = settings.__dict__ if isinstance(settings, Namespace) else settings
+        inner.update({key: value if key == "prompt" else _at_home(value) for key, value in inner.items()})
+    elif isinstance(settings, list):
+        settings[:] = map(_at_home, settings)
+    elif type(settings) is str and settings.startswith("~/"):
+        return os.path.expanduser(settings)
+    return settings
 
 
 def _options(parser: ArgumentParser) -> Iterator[str]:

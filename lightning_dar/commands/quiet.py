@@ -27,7 +27,7 @@ WARNINGS = (
     # a run that starts from another's checkpoint has a folder of its own
     {"category": UserWarning, "message": r"The dirpath has changed from .* won't be reloaded"},
     # it holds the run's own lock, and what it has saved where it goes on; another run's is refused
-    {"category": UserWarning, "message": r"Checkpoint directory .* exists and is not empty"},
+    {"category": UserWarning, "message": r"(Checkpoint|Experiment logs) directory .* exists and is not empty"},
 )
 ADVERTISEMENT = re.compile("💡 Tip: ")
 LIGHTNINGS_LOG = "lightning.pytorch.utilities.rank_zero"

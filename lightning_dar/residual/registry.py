@@ -61,7 +61,7 @@ def load_plugins(modules: Iterable[str]) -> None:
             importlib.import_module(module)
         except UsageError:  # what the plugin registers is refused
             raise
-        except Exception as error:  # whatever its code raises as it is imported
+        except (Exception, SystemExit) as error:  # whatever its code raises as it is imported
             raise UsageError(
                 f"plugin '{module}' cannot be imported ({type(error).__name__}: {error}); give a module path such as "
                 "my_package.my_module"

@@ -66,10 +66,10 @@ def taken_folders(trainer: Trainer, goes_on: bool, source: Path | None = None) -
 def _version_folder(logger: TensorBoardLogger | CSVLogger) -> Path:
     """The one that the logger is told, or the next that is free."""
     if logger._version is not None:
-        return Path(logger.log_dir).expanduser()
+        return Path(logger.log_dir)
     for number in count(logger._get_next_version()):
         logger._version = number
-        folder = Path(logger.log_dir).expanduser()
+        folder = Path(logger.log_dir)
         with suppress(FileExistsError):
             folder.mkdir(parents=True)
             break

@@ -102,6 +102,24 @@ def test_a_run_whose_last_steps_are_not_saved_is_done(fit):
     assert max(map(steps, Path("runs/test/version_0/checkpoints").glob("*.ckpt"))) == 6
 
 
+@pytest.mark.parametrize("place", ["logger", "root", "callback"])
+def test_a_home_is_the_same_place_everywhere(place, fit, monkeypatch):
+    """Also as `--option=~/folder`, in which shells leave it to the program."""
+    monkeypatch.setenv("HOME", str(Path("home").absolute()))
+    saving = "--trainer.callbacks+=lightning.pytorch.callbacks.ModelCheckpoint"
+    told = {
+        "logger": ["--trainer.logger.init_args.save_dir=~/runs"],
+        "root": ["--trainer.logger=true", "--trainer.default_root_dir=~/runs"],
+        "callback": [saving, "--trainer.callbacks.dirpath=~/kept", "--trainer.logger.init_args.save_dir=~/runs"],
+    }[place]
+    fit(*told, "--data.dir=~/shards", "--trainer.max_steps=1")
+    fit(*told, "--data.dir=~/shards", "--trainer.max_steps=2", LAST)
+    assert not Path("~").exists()
+    assert [path.name for path in Path("home").rglob("version_*")] == ["version_0"]
+    folder = next(Path("home").rglob("kept" if place == "callback" else "checkpoints"))
+    assert max(map(steps, folder.glob("*.ckpt"))) == 2
+
+
 class Stops(Callback):
     """Ends the run on purpose, after some steps."""
 
@@ -229,6 +247,17 @@ def test_weights_alone_are_not_gone_on_with(fit, run, text_folder):
     shutil.rmtree("runs")
     _, err = fit(saving, "--trainer.callbacks.dirpath=kept", LAST)
     assert "there is no checkpoint yet" in err
+
+
+@pytest.mark.parametrize("missing", ["TextData", "loops"])
+def test_a_checkpoint_without_position_in_the_data_is_no_training(missing, fit, run):
+    """As of a run on data of another class."""
+    fit("--trainer.max_steps=1")
+    content = torch.load("runs/test/version_0/checkpoints/last.ckpt", weights_only=True)
+    torch.save({**content, missing: {}}, "without.ckpt")
+    status, _, err = run("fit", "--ckpt_path=without.ckpt", "--trainer.max_steps=2")
+    assert status == 2
+    assert "without.ckpt: no training to go on with is in it; start from its weights" in only_line(err)
 
 
 def test_other_settings_than_the_checkpoints_are_refused(fit, run, text_folder):

@@ -51,6 +51,8 @@ def said(text_folder, tmp_path_factory) -> dict[str, tuple[str, str]]:
     commands["start"] = ["fit", f"--ckpt_path={CHECKPOINT}", "--trainer.max_steps=5", "--trainer.precision=bf16-mixed"]
     saving = "--trainer.callbacks+=lightning.pytorch.callbacks.ModelCheckpoint"
     commands["start"] += [saving, "--trainer.callbacks.dirpath=told"]
+    logger = "lightning.pytorch.loggers.CSVLogger"
+    commands["start"] += [f"--trainer.logger={logger}", "--trainer.logger.save_dir=csv"]
     done = subprocess.run(
         [sys.executable, "-W", "default", "-c", ALL, json.dumps(commands)],
         cwd=tmp_path_factory.mktemp("quiet"),

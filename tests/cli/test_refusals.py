@@ -1,6 +1,7 @@
 """What users get wrong in a config or on the command line ends in one line that names it; bugs keep their trace."""
 
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,24 @@ ARGUMENTS = [
     (["fit", "--trainer.logger=callbacks.RunSummary"], "trainer.logger=callbacks.RunSummary: no Logger"),
     (["fit", "--trainer.plugins=bitsandbytes"], "trainer.plugins=bitsandbytes: no class is known by this name"),
 ]
+
+
+@pytest.mark.parametrize(
+    "raises", ["raise RuntimeError('no licence')", "def f(:", "import sys; sys.exit('no licence')"]
+)
+def test_a_module_that_raises_as_it_is_imported(raises, run, monkeypatch):
+    Path("raising.py").write_text(raises)
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    importlib.invalidate_caches()
+    says = r"cannot be imported \((RuntimeError: no licence|SyntaxError: invalid syntax|SystemExit: no licence)"
+    status, _, err = run("plan", "--model.preset=220m", "--plugins=raising")
+    assert status == 2
+    assert re.search(f"plugin 'raising' {says}", only_line(err))
+    if "exit" not in raises:  # which jsonargparse lets through
+        for asked in ("raising.Thing", "[{class_path: raising.Thing}]"):
+            status, _, err = run("fit", f"--trainer.callbacks={asked}")
+            assert status == 2
+            assert re.search(f"trainer.callbacks: raising.Thing {says}", only_line(err))
 
 
 @pytest.mark.parametrize(("args", "says"), ARGUMENTS, ids=[" ".join(args) for args, _ in ARGUMENTS])
