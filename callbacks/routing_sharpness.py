@@ -3,10 +3,9 @@
 import os
 from typing import Any
 
+import fsspec
 from lightning.pytorch import LightningModule, Trainer
 
-from callbacks.depth_chart import draw_by_depth
-from callbacks.heat_map import draw_routing, pixels, save_png
 from callbacks.measuring import (
     Measuring,
     by_depth,
@@ -17,6 +16,8 @@ from callbacks.measuring import (
     sum_over_ranks,
     watch,
 )
+from callbacks.routing_pictures import draw_by_depth, draw_routing
+from lightning_dar.charts.render import check_drawing, pixels
 from lightning_dar.diagnostics.probe import STATISTICS, RoutingProbe, SiteRouting, mean_sharpness
 from lightning_dar.training.loggers import kind_of, run_folder
 
@@ -45,6 +46,10 @@ class RoutingSharpness(Measuring):
         self.val_batches = val_batches
         self.pictures: dict[str, str] = {}
         self._val_probe: RoutingProbe | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if routes(pl_module):
+            check_drawing()
 
     def measured(self, trainer: Trainer, pl_module: LightningModule, probe: RoutingProbe) -> None:
         sites, metrics = probe.sites, {}
@@ -83,12 +88,13 @@ class RoutingSharpness(Measuring):
 
     def _draw(self, trainer: Trainer, sites: dict[int, SiteRouting], num_sites: int, folder: str) -> None:
         title = f"step {trainer.global_step}"
-        for name, file, figure in (
+        for name, file, png in (
             ("heat map", "routing.png", draw_routing(sites, title)),
             ("by depth", "routing_by_depth.png", draw_by_depth(sites, num_sites, title)),
         ):
-            tag, picture = f"routing/{name.replace(' ', '_')}", pixels(figure)
             for logger in trainer.loggers:
-                kind_of(type(logger)).log_picture(logger, tag, picture, logged_step(trainer.global_step))
+                tag, step = f"routing/{name.replace(' ', '_')}", logged_step(trainer.global_step)
+                kind_of(type(logger)).log_picture(logger, tag, pixels(png), step)
             self.pictures[name] = os.path.join(folder, file)
-            save_png(picture, self.pictures[name])
+            with fsspec.open(self.pictures[name], "wb", auto_mkdir=True) as picture:  # it may be behind a URL
+                picture.write(png)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from lightning_dar.errors import UsageError
 if TYPE_CHECKING:
     from lightning_dar.checkpoint.load import Checkpoint
     from lightning_dar.inspection.held_out import HeldOut
+    from lightning_dar.inspection.result import Inspected, Report
 
 MAX_TOKENS, QUICK_TOKENS = 32_768, 2048
 DEFAULT_SEQ_LEN = 256  # where the first checkpoint does not say how it was trained
@@ -90,10 +92,12 @@ def run(args: list[str]) -> None:
     """Runs the command. Raises UsageError or DataError for bad input."""
     options = make_parser().parse_args(args)
     _check(options)
+    from lightning_dar.charts.render import check_drawing
     from lightning_dar.checkpoint.load import open_checkpoint
     from lightning_dar.checkpoint.output import check_output, new_folder
     from lightning_dar.commands.device import find_device
 
+    check_drawing()
     use_plugins(options.plugins)
     checkpoints = [open_checkpoint(path, options.weights) for path in options.ckpt_path]
     for checkpoint in checkpoints:
@@ -145,67 +149,59 @@ def _held_out(options: Namespace, checkpoints: Sequence["Checkpoint"], **limits:
 
 def _report(
     options: Namespace, checkpoints: Sequence["Checkpoint"], held_out: "HeldOut", device: Any, limits: dict[str, int]
-) -> dict[str, Any]:
+) -> "Report":
     # Imported when all is known to be there: they bring in Lightning.
     from lightning_dar.inspection.report import make_report
     from lightning_dar.inspection.subject import names_of
-    from lightning_dar.inspection.words import lead_of
 
     settings = {"quick": options.quick, "text": options.text, "data": vars(options.data), **limits}
-    report = make_report(checkpoints, names_of(options.ckpt_path), held_out, device, settings)
-    return {"lead": lead_of(report), **report}
+    return make_report(checkpoints, names_of(options.ckpt_path), held_out, device, settings)
 
 
-def _write(folder: Path, report: dict[str, Any]) -> None:
+def _write(folder: Path, report: "Report") -> None:
+    from lightning_dar.charts.page import write_report
     from lightning_dar.inspection.charts import sections_of
-    from lightning_dar.report.csv import write_csv
-    from lightning_dar.report.page import write_page
-    from lightning_dar.report.png import write_png
+    from lightning_dar.inspection.words import lead_of
 
-    (folder / REPORT).write_text(json.dumps(report, indent=2, allow_nan=False), encoding="utf-8")
-    sections = sections_of(report)
-    for section in sections:
-        for chart in section.charts:
-            write_csv(chart, folder / f"{chart.name}.csv")
-            write_png(chart, folder / f"{chart.name}.png")
-    title = "Routing of " + ", ".join(found["name"] for found in report["checkpoints"])
-    write_page(folder / "report.html", title=title, lead=report["lead"], sections=sections, data=report)
+    lead = lead_of(report)
+    content = {"lead": lead, **asdict(report)}
+    (folder / REPORT).write_text(json.dumps(content, indent=2, allow_nan=False), encoding="utf-8")
+    title = "Routing of " + ", ".join(found.name for found in report.checkpoints)
+    write_report(folder, title, lead, sections_of(report), content)
 
 
-def _summary(report: dict[str, Any], output: Path) -> Iterator[str]:
+def _summary(report: "Report", output: Path) -> Iterator[str]:
     from lightning_dar.commands.table import table
 
-    yield table(list(HEAD), [_row(found) for found in report["checkpoints"]])
-    for found in report["checkpoints"]:
-        if found["routing"] is None:
-            yield f"{found['name']}: strategy '{found['strategy']['name']}' shows no routing"
-        elif found["causal"] is None:
-            yield f"{found['name']}: its reads cannot be changed: query, key and value are read separately"
+    yield table(list(HEAD), [_row(found) for found in report.checkpoints])
+    for found in report.checkpoints:
+        if found.routing is None:
+            yield f"{found.name}: strategy '{found.strategy.name}' shows no routing"
+        elif found.causal is None:
+            yield f"{found.name}: its reads cannot be changed: query, key and value are read separately"
         else:
-            kinds = found["causal"]["rank_correlation"]["within_sites"].items()
-            values = ", ".join(f"{kind} {_with_interval(within, 'value', '.2f')}" for kind, within in kinds)
-            yield f"{found['name']}: rank correlation of mass and importance within sites: {values}"
+            kinds = found.causal.rank_correlation.within_sites.items()
+            values = ", ".join(f"{kind} {_with_interval(w.value, w.low, w.high, '.2f')}" for kind, w in kinds)
+            yield f"{found.name}: rank correlation of mass and importance within sites: {values}"
     yield f"report  {output / 'report.html'}"
 
 
-def _row(found: dict[str, Any]) -> list[str]:
-    row = [found["name"], found["strategy"]["name"], f"{found['loss']['loss']:.4f}"]
-    if found["routing"] is None:
+def _row(found: "Inspected") -> list[str]:
+    row = [found.name, found.strategy.name, f"{found.loss.loss:.4f}"]
+    if found.routing is None:
         return row + ["-"] * (len(HEAD) - len(row))
-    means, deep = found["routing"]["means"], found["routing"]["means_deep"]
-    row += [_number(value, ".3f") for value in (means["sharpness"], deep["sharpness"], deep["uniform_sharpness"])]
-    if found["causal"] is None:
+    means, deep = found.routing.means, found.routing.means_deep
+    row += [_number(value, ".3f") for value in (means.sharpness, deep.sharpness, deep.uniform_sharpness)]
+    if found.causal is None:
         return row + ["-"] * (len(HEAD) - len(row))
-    within = found["causal"]["rank_correlation"]["within_sites"]["renormalised"]
-    cost = _with_interval(found["causal"]["selection"]["uniform"], "difference", "+.4f")
-    return [*row, cost, _number(within["value"], ".2f")]
+    within, uniform = found.causal.rank_correlation.within_sites["renormalised"], found.causal.selection.uniform
+    cost = _with_interval(uniform.difference, uniform.low, uniform.high, "+.4f")
+    return [*row, cost, _number(within.value, ".2f")]
 
 
-def _with_interval(found: dict[str, Any], key: str, form: str) -> str:
+def _with_interval(value: float | None, low: float | None, high: float | None, form: str) -> str:
     """`-` for what is not known."""
-    if found["low"] is None:
-        return f"{_number(found[key], form)} (-)"
-    return f"{found[key]:{form}} ({found['low']:{form}} to {found['high']:{form}})"
+    return f"{_number(value, form)} " + ("(-)" if low is None else f"({low:{form}} to {high:{form}})")
 
 
 def _number(value: float | None, form: str) -> str:

@@ -48,6 +48,9 @@ def run(args: list[str]) -> None:
     cells = cells_of(study)
     if options.jobs < 1:
         raise UsageError(f"--jobs {options.jobs}: must be at least 1")
+    from lightning_dar.charts.render import check_drawing
+
+    check_drawing()
     if not options.report:
         _train(study, cells, options.jobs, options.retry)
     from lightning_dar.study.report import write_report

@@ -13,6 +13,16 @@ from lightning_dar.diagnostics.interventions import Change, fixed, hardest, knoc
 from lightning_dar.inspection.correlation import SiteGains, rank_correlations
 from lightning_dar.inspection.held_out import HeldOut
 from lightning_dar.inspection.losses import Losses, changed_losses, compare
+from lightning_dar.inspection.result import (
+    Causal,
+    ChangedLoss,
+    KnockOuts,
+    PlainLoss,
+    Selection,
+    SiteSource,
+    Source,
+    StrengthLoss,
+)
 from lightning_dar.inspection.routing import Reads
 from lightning_dar.inspection.subject import Subject
 
@@ -31,9 +41,8 @@ def forwards_a_window(reads: Reads) -> int:
     return at_sites + everywhere + (len(STRENGTHS) - 1 if reads.are_additive else 0)
 
 
-def causal_numbers(subject: Subject, held_out: HeldOut, reads: Reads, own: Losses, done: Done) -> dict[str, Any]:
-    """The part of the report on changed reads; `own` are the losses of the network as it is. Differences are in nats
-    a token, with intervals as `compare` makes them."""
+def causal_numbers(subject: Subject, held_out: HeldOut, reads: Reads, own: Losses, done: Done) -> Causal:
+    """What changed reads cost; `own` are the losses of the network as it is."""
     keys = _knock_outs(len(reads.labels))
     means = {site: routing.mean_weights for site, routing in reads.routing.items()}
     changes: list[Change] = [unchanged, uniform, fixed(means), hardest, *(_change(*key) for key in keys)]
@@ -41,16 +50,14 @@ def causal_numbers(subject: Subject, held_out: HeldOut, reads: Reads, own: Losse
     compared = _compare(measured, base, held_out)
     gains = {site: _gains_at(site, subject, held_out, reads, done) for site in reads.stream}
     everywhere = _everywhere(reads, keys, compared[len(SELECTIONS) :])
-    return {
-        "selection": {
-            "learned": {"loss": base.mean},
-            **dict(zip(SELECTIONS, compared[: len(SELECTIONS)], strict=True)),
-        },
-        "knock_out": {"sites": list(_cells(reads, gains, base.tokens)), "everywhere": everywhere},
-        "rank_correlation": rank_correlations(list(gains.values()), everywhere, KNOCK_OUTS, held_out),
-        "strength": _strengths(subject, held_out, own, base, done) if reads.are_additive else None,
-        "strength_note": None if reads.are_additive else NO_STRENGTH,
-    }
+    selected = dict(zip(SELECTIONS, compared[: len(SELECTIONS)], strict=True))
+    return Causal(
+        selection=Selection(learned=PlainLoss(loss=base.mean), **selected),
+        knock_out=KnockOuts(sites=list(_cells(reads, gains, base.tokens)), everywhere=everywhere),
+        rank_correlation=rank_correlations(list(gains.values()), everywhere, KNOCK_OUTS, held_out),
+        strength=_strengths(subject, held_out, own, base, done) if reads.are_additive else None,
+        strength_note=None if reads.are_additive else NO_STRENGTH,
+    )
 
 
 def _knock_outs(num_sources: int) -> list[tuple[int, str]]:
@@ -73,38 +80,39 @@ def _gains_at(site: int, subject: Subject, held_out: HeldOut, reads: Reads, done
     return SiteGains(masses=reads.mean_weights(site), by_unit=by_unit)
 
 
-def _cells(reads: Reads, gains: dict[int, SiteGains], tokens: int) -> Iterator[dict[str, Any]]:
-    """One row a source and site: its mass, and what the loss gains without it; None where nothing is left."""
+def _cells(reads: Reads, gains: dict[int, SiteGains], tokens: int) -> Iterator[SiteSource]:
     for site, found in gains.items():
         means = {kind: (by_unit.sum(1) / tokens).tolist() for kind, by_unit in found.by_unit.items()}
         for source, mass in enumerate(found.masses):
-            row = {"site": site, "source": source, "label": reads.labels[source], "mass": mass}
-            yield row | {kind: means[kind][source] if kind in means else None for kind in KNOCK_OUTS}
+            costs = {kind: means[kind][source] if kind in means else None for kind in KNOCK_OUTS}
+            yield SiteSource(site=site, source=source, label=reads.labels[source], mass=mass, **costs)
 
 
-def _everywhere(reads: Reads, keys: list[tuple[int, str]], compared: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row a source: its mass, averaged over the sites that have it, and what the loss gains without it anywhere."""
+def _everywhere(reads: Reads, keys: list[tuple[int, str]], compared: list[ChangedLoss]) -> list[Source]:
     by_key = dict(zip(keys, compared, strict=True))
     weights = [reads.mean_weights(site) for site in reads.stream]
-    rows = []
-    for source, label in enumerate(reads.labels):
-        mass = float(np.mean([site[source] for site in weights if source < len(site)]))
-        row = {"source": source, "label": label, "mass": mass}
-        rows.append(row | {kind: by_key.get((source, kind)) for kind in KNOCK_OUTS})
-    return rows
+    return [
+        Source(
+            source=source,
+            label=label,
+            mass=float(np.mean([site[source] for site in weights if source < len(site)])),
+            **{kind: by_key.get((source, kind)) for kind in KNOCK_OUTS},
+        )
+        for source, label in enumerate(reads.labels)
+    ]
 
 
-def _strengths(subject: Subject, held_out: HeldOut, own: Losses, base: Losses, done: Done) -> list[dict[str, Any]]:
-    """One row a strength of the routed branch. At 1 the strategy reads by itself: the loss is the network's own."""
+def _strengths(subject: Subject, held_out: HeldOut, own: Losses, base: Losses, done: Done) -> list[StrengthLoss]:
+    """The loss at each strength of the routed branch. At 1 the residual reads by itself: the loss is the network's
+    own."""
     others = [strength for strength in STRENGTHS if strength != 1]
     measured = changed_losses(subject, held_out, [scaled(strength) for strength in others], done=done)
-    rows = dict(zip(others, _compare(measured, base, held_out), strict=True))
+    losses = dict(zip(others, _compare(measured, base, held_out), strict=True))
     (itself,) = compare([base], base, held_out)  # zero
-    rows[1.0] = {"loss": own.mean, **itself}
-    return [{"strength": strength, **rows[strength]} for strength in STRENGTHS]
+    losses[1.0] = ChangedLoss(loss=own.mean, **vars(itself))
+    return [StrengthLoss(strength=strength, **vars(losses[strength])) for strength in STRENGTHS]
 
 
-def _compare(measured: list[Losses], base: Losses, held_out: HeldOut) -> list[dict[str, Any]]:
-    """Loss, and what `compare` says."""
+def _compare(measured: list[Losses], base: Losses, held_out: HeldOut) -> list[ChangedLoss]:
     compared = compare(measured, base, held_out)
-    return [{"loss": losses.mean, **found} for losses, found in zip(measured, compared, strict=True)]
+    return [ChangedLoss(loss=losses.mean, **vars(found)) for losses, found in zip(measured, compared, strict=True)]

@@ -1,35 +1,33 @@
 """The charts of a report: nothing here measures, every number is one of the report's."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from lightning_dar.charts.chart import Axis, BarChart, Chart, HeatMap, LineChart, Section, Series
 from lightning_dar.diagnostics.bootstrap import LEVEL, MIN_UNITS
+from lightning_dar.diagnostics.routing_charts import SITE, by_site, shares, uniform, weights
 from lightning_dar.inspection.causal import SELECTIONS
+from lightning_dar.inspection.result import Difference, Inspected, Report, SiteReads
 from lightning_dar.inspection.words import counted
-from lightning_dar.report.chart import Axis, BarChart, Chart, HeatMap, LineChart, Section, Series
 
-Inspected = dict[str, Any]  # one of the report's checkpoints
-
-SITE = Axis(label="site (even: attention, odd: MLP)")
 SOURCE = Axis(label="source (e: embedding, then oldest first)")
-LOSS_CHANGE = Axis(label="change in loss", unit="nats a token")
+LOSS_CHANGE = Axis(label="change in loss", unit="nats per token")
 SELECTION_LABELS = {"uniform": "uniform, 1/n", "mean": "the site's mean weights", "hardest": "the largest weight only"}
 MISSING = {"renormalised": "the others scaled to add up to 1", "removed": "nothing in its place"}
 
 
-def sections_of(report: dict[str, Any]) -> list[Section]:
+def sections_of(report: Report) -> list[Section]:
     """Sections in the order in which a reader asks; those with nothing to show are left out."""
-    checkpoints: list[Inspected] = report["checkpoints"]
-    routed = [found for found in checkpoints if found["routing"] is not None]
-    over, sections = _over(report["data"]), []
-    if len(checkpoints) > 1:
+    routed = [found for found in report.checkpoints if found.routing is not None]
+    over, sections = _over(report.data), []
+    if len(report.checkpoints) > 1:
         text = "On the same text, each prediction counted once."
-        sections.append(Section(heading="Loss", text=text, charts=[_losses(checkpoints, over)]))
+        sections.append(Section(heading="Loss", text=text, charts=[_losses(report.checkpoints, over)]))
     if routed:
         sections.append(_sharpness(routed))
-    changed = [found for found in routed if found["causal"] is not None]
+    changed = [found for found in routed if found.causal is not None]
     if changed:
         sections += [_maps(changed, over), _worth(changed, over)]
     if routed:
@@ -37,46 +35,49 @@ def sections_of(report: dict[str, Any]) -> list[Section]:
     return sections
 
 
-def _over(data: dict[str, Any]) -> str:
+def _over(data: Mapping[str, Any]) -> str:
     """What the whiskers and bands of the charts are."""
     units = counted(data["bootstrap_units"], data["bootstrap_unit"])
     return f"no interval over {units}" if data["bootstrap_units"] < MIN_UNITS else f"{LEVEL:.0%} interval over {units}"
 
 
 def _losses(checkpoints: list[Inspected], over: str) -> BarChart:
-    against = [found["loss"]["against_first"] for found in checkpoints]
-    bars = _bars("difference", against)
     return BarChart(
         name="loss",
-        title=f"Loss against {checkpoints[0]['name']}",
+        title=f"Loss against {checkpoints[0].name}",
         caption=f"Negative is better. Whiskers: {over}, the same for both.",
-        categories=[found["name"] for found in checkpoints],
-        y=Axis(label="difference in loss", unit="nats a token"),
-        groups=[bars],
+        categories=[found.name for found in checkpoints],
+        y=Axis(label="difference in loss", unit="nats per token"),
+        groups=[_bars("difference", [found.loss.against_first for found in checkpoints])],
     )
 
 
-def _bars(name: str, rows: list[dict[str, Any] | None]) -> Series:
-    columns = {key: [row and row[key] for row in rows] for key in ("difference", "low", "high")}
+def _bars(name: str, losses: Sequence[Difference | None]) -> Series:
     return Series(
         name=name,
-        x=[float(number) for number in range(len(rows))],
-        y=columns["difference"],
-        low=columns["low"],
-        high=columns["high"],
+        x=[float(number) for number in range(len(losses))],
+        y=[loss and loss.difference for loss in losses],
+        low=[loss and loss.low for loss in losses],
+        high=[loss and loss.high for loss in losses],
     )
+
+
+def _sites(found: Inspected) -> dict[int, SiteReads]:
+    return {site.site: site for site in found.routing.sites}
 
 
 def _sharpness(routed: list[Inspected]) -> Section:
-    sharpness = _by_site(routed, "sharpness", "sharpness", "Sharpness by depth", "largest routing weight")
-    uniform = [_line(found, f"{found['name']}, uniform 1/n", _uniform, dashed=True) for found in routed]
-    sharpness = replace(sharpness, series=[*sharpness.series, *uniform])
+    runs = {found.name: _sites(found) for found in routed}
+    sharpness = by_site(runs, "sharpness", "Sharpness by depth", "largest routing weight")
+    references = [uniform(f"{name}, uniform 1/n", sites) for name, sites in runs.items()]
     charts: list[Chart] = [
-        sharpness,
-        _by_site(routed, "entropy", "entropy", "Entropy of the weights", "H / log n"),
-        _by_site(routed, "effective_sources", "effective_sources", "Effective number of sources", "exp(H)", "sources"),
-        *(_shares(found) for found in routed),
+        replace(sharpness, series=[*sharpness.series, *references]),
+        by_site(runs, "entropy", "Entropy of the weights", "H / log n"),
+        by_site(runs, "effective_sources", "Effective number of sources", "exp(H)", "sources"),
     ]
+    for found in routed:
+        title = f"Where the largest weight lies: {found.name}"
+        charts.append(shares(title, _sites(found), f"shares-{_slug(found)}"))
     text = (
         "Sharpness is the mean over tokens of the largest weight: 1/n where a site averages its n sources, 1 where "
         "each token picks one."
@@ -84,45 +85,15 @@ def _sharpness(routed: list[Inspected]) -> Section:
     return Section(heading="How sharply each site reads", text=text, charts=charts)
 
 
-def _uniform(site: dict[str, Any]) -> float | None:
-    return 1 / site["num_sources"] if site["num_sources"] > 1 else None
-
-
-def _line(found: Inspected, name: str, value: Callable[[dict[str, Any]], float | None], dashed: bool = False) -> Series:
-    sites = found["routing"]["sites"]
-    return Series(name=name, x=[float(s["site"]) for s in sites], y=[value(s) for s in sites], dashed=dashed)
-
-
-def _by_site(routed: list[Inspected], key: str, name: str, title: str, label: str, unit: str = "") -> LineChart:
-    return LineChart(
-        name=name,
-        title=title,
-        caption="Mean over tokens, site by site. A site behind the last sublayer is the final read.",
-        x=SITE,
-        y=Axis(label=label, unit=unit),
-        series=[_line(found, found["name"], lambda site: site[key]) for found in routed],
-    )
-
-
-def _shares(found: Inspected) -> LineChart:
-    shares = {"embedding": "share_embedding", "newest source": "share_newest", "an older one": "share_older"}
-    return LineChart(
-        name=f"shares-{_slug(found)}",
-        title=f"Where the largest weight lies: {found['name']}",
-        caption="Share of tokens whose largest weight lies on the embedding, the newest source or an older one.",
-        x=SITE,
-        y=Axis(label="share of tokens"),
-        series=[_line(found, name, lambda site, key=key: site[key]) for name, key in shares.items()],
-    )
-
-
 def _maps(routed: list[Inspected], over: str) -> Section:
     charts: list[Chart] = []
     for found in routed:
-        charts.append(_map(found, "mass", "mass", "Routing mass", "Mean routing weight, over tokens."))
+        by_source = {site.site: site.mean_weights for site in found.routing.sites}
+        title = f"Routing mass: {found.name}"
+        charts.append(weights(title, by_source, found.routing.sources, f"mass-{_slug(found)}", SOURCE))
         for kind, place in MISSING.items():
             caption = f"Change in loss when one site cannot read one source; {place}."
-            charts.append(_map(found, f"importance-{kind}", kind, f"Importance, {kind}", caption))
+            charts.append(_importance(found, kind, caption))
         charts.append(_everywhere(found, over))
     text = (
         "Mass is what a site gives to a source, importance by how much the loss rises when the site reads without it. "
@@ -132,48 +103,46 @@ def _maps(routed: list[Inspected], over: str) -> Section:
 
 
 def _correlation_words(found: Inspected) -> str:
-    within = found["causal"]["rank_correlation"]["within_sites"]["renormalised"]
-    if within["value"] is None:
-        return f"Rank correlation for {found['name']}: undefined."
-    ends = "" if within["low"] is None else f" ({LEVEL:.0%} {within['low']:.2f} to {within['high']:.2f})"
-    return f"Rank correlation within sites for {found['name']}: {within['value']:.2f}{ends}."
+    within = found.causal.rank_correlation.within_sites["renormalised"]
+    if within.value is None:
+        return f"Rank correlation for {found.name}: undefined."
+    ends = "" if within.low is None else f" ({LEVEL:.0%} {within.low:.2f} to {within.high:.2f})"
+    return f"Rank correlation within sites for {found.name}: {within.value:.2f}{ends}."
 
 
-def _map(found: Inspected, name: str, key: str, title: str, caption: str) -> HeatMap:
-    labels, sites = found["routing"]["sources"], found["routing"]["sites"]
-    cells = {(row["site"], row["source"]): row[key] for row in found["causal"]["knock_out"]["sites"]}
-    is_mass = key == "mass"
+def _importance(found: Inspected, kind: str, caption: str) -> HeatMap:
+    cells = {(cell.site, cell.source): getattr(cell, kind) for cell in found.causal.knock_out.sites}
+    sites, sources = [site.site for site in found.routing.sites], found.routing.sources
     return HeatMap(
-        name=f"{name}-{_slug(found)}",
-        title=f"{title}: {found['name']}",
+        name=f"importance-{kind}-{_slug(found)}",
+        title=f"Importance, {kind}: {found.name}",
         caption=caption,
         x=SOURCE,
         y=SITE,
-        columns=labels,
-        rows=[str(site["site"]) for site in sites],
-        value=Axis(label="mean routing weight") if is_mass else LOSS_CHANGE,
-        values=[[cells.get((site["site"], source)) for source in range(len(labels))] for site in sites],
-        diverging=not is_mass,
-        limits=(0.0, 1.0) if is_mass else None,
+        columns=sources,
+        rows=[str(site) for site in sites],
+        value=LOSS_CHANGE,
+        values=[[cells.get((site, source)) for source in range(len(sources))] for site in sites],
+        diverging=True,
     )
 
 
 def _everywhere(found: Inspected, over: str) -> BarChart:
-    rows = found["causal"]["knock_out"]["everywhere"]
+    sources = found.causal.knock_out.everywhere
     return BarChart(
         name=f"importance-everywhere-{_slug(found)}",
-        title=f"A source knocked out everywhere: {found['name']}",
+        title=f"A source knocked out everywhere: {found.name}",
         caption=f"Change in loss when no site can read the source. Whiskers: {over}.",
-        categories=[row["label"] for row in rows],
+        categories=[source.label for source in sources],
         y=LOSS_CHANGE,
-        groups=[_bars(kind, [row[kind] for row in rows]) for kind in MISSING],
+        groups=[_bars(kind, [getattr(source, kind) for source in sources]) for kind in MISSING],
     )
 
 
 def _worth(routed: list[Inspected], over: str) -> Section:
-    swept = [found for found in routed if found["causal"]["strength"] is not None]
+    swept = [found for found in routed if found.causal.strength is not None]
     charts: list[Chart] = [_selection(routed, over)] + ([_strength(swept, over)] if swept else [])
-    unswept = [f"{found['name']}: {found['causal']['strength_note']}." for found in routed if found not in swept]
+    unswept = [f"{found.name}: {found.causal.strength_note}." for found in routed if found not in swept]
     text = "What choosing is worth, and how much of the routed branch the network wants. " + " ".join(unswept)
     return Section(heading="What selectivity is worth", text=text.strip(), charts=charts)
 
@@ -185,19 +154,19 @@ def _selection(routed: list[Inspected], over: str) -> BarChart:
         caption=f"Change in loss, all sites at once. Whiskers: {over}.",
         categories=[SELECTION_LABELS[name] for name in SELECTIONS],
         y=LOSS_CHANGE,
-        groups=[_bars(found["name"], [found["causal"]["selection"][name] for name in SELECTIONS]) for found in routed],
+        groups=[_bars(found.name, [getattr(found.causal.selection, name) for name in SELECTIONS]) for found in routed],
     )
 
 
 def _strength(swept: list[Inspected], over: str) -> LineChart:
-    rows_by_name = [(found["name"], found["causal"]["strength"]) for found in swept]
+    rows_by_name = [(found.name, found.causal.strength) for found in swept]
     return LineChart(
         name="strength",
         title="Strength of the routed branch",
         caption=f"Change in loss when every read is scaled; 1 is the network as it is. Band: {over}.",
         x=Axis(label="strength", unit="times"),
         y=LOSS_CHANGE,
-        series=[replace(_bars(name, rows), x=[row["strength"] for row in rows]) for name, rows in rows_by_name],
+        series=[replace(_bars(name, rows), x=[row.strength for row in rows]) for name, rows in rows_by_name],
     )
 
 
@@ -210,10 +179,11 @@ def _stream(routed: list[Inspected]) -> Section:
         "redundancy": ("redundancy", "Redundancy of the sources", "mean pairwise cosine"),
     }
     charts: list[Chart] = []
-    for key, (name, title, label) in wanted.items():
-        having = [f for f in routed if any(site[key] is not None for site in f["routing"]["sites"])]
+    for field, (name, title, label) in wanted.items():
+        runs = {found.name: _sites(found) for found in routed}
+        having = {run: s for run, s in runs.items() if any(getattr(site, field) is not None for site in s.values())}
         if having:
-            charts.append(_by_site(having, key, name, title, label))
+            charts.append(by_site(having, field, title, label, name=name))
     text = (
         "How much the reads add, and how much their sources say the same: at a cosine of 1 there is nothing to choose."
     )
@@ -222,5 +192,5 @@ def _stream(routed: list[Inspected]) -> Section:
 
 def _slug(found: Inspected) -> str:
     """For the names of files; they stay apart where names differ in other characters only."""
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", found["name"]).strip("-.") or "checkpoint"
-    return plain if plain == found["name"] else f"{plain}-{found['number']}"
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", found.name).strip("-.") or "checkpoint"
+    return plain if plain == found.name else f"{plain}-{found.number}"

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from lightning_dar.diagnostics.bootstrap import MIN_UNITS, percentile_intervals, resampled_means
 from lightning_dar.diagnostics.rank_correlation import spearman, spearman_of_columns
 from lightning_dar.inspection.held_out import HeldOut
+from lightning_dar.inspection.result import RankCorrelations, Source, WithinSites
 
 MIN_SOURCES = 3  # of a site: two are ordered alike or not, which says nothing
 
@@ -23,22 +23,22 @@ class SiteGains:
 
 
 def rank_correlations(
-    sites: Sequence[SiteGains], everywhere: Sequence[Mapping[str, Any]], kinds: Sequence[str], held_out: HeldOut
-) -> dict[str, dict[str, Any]]:
+    sites: Sequence[SiteGains], everywhere: Sequence[Source], kinds: Sequence[str], held_out: HeldOut
+) -> RankCorrelations:
     """Spearman's, of mass and of what the loss gains, by kind of knock-out.
 
     `within_sites` is the mean over the sites of three sources or more. `pooled` takes the sources of all sites of two
     or more together: sites with few sources have large masses and large gains, which alone makes it positive.
     `everywhere` compares the sources, each knocked out at all sites.
     """
-    return {
-        "within_sites": {kind: _within_sites(sites, kind, held_out) for kind in kinds},
-        "pooled": {kind: _pooled(sites, kind) for kind in kinds},
-        "everywhere": {kind: _everywhere(everywhere, kind) for kind in kinds},
-    }
+    return RankCorrelations(
+        within_sites={kind: _within_sites(sites, kind, held_out) for kind in kinds},
+        pooled={kind: _pooled(sites, kind) for kind in kinds},
+        everywhere={kind: _everywhere(everywhere, kind) for kind in kinds},
+    )
 
 
-def _within_sites(sites: Sequence[SiteGains], kind: str, held_out: HeldOut) -> dict[str, Any]:
+def _within_sites(sites: Sequence[SiteGains], kind: str, held_out: HeldOut) -> WithinSites:
     """Mean over sites, how many, and its bootstrap interval over the units; the masses are those of the whole text."""
     values, resampled = [], []
     for site in sites:
@@ -55,7 +55,8 @@ def _within_sites(sites: Sequence[SiteGains], kind: str, held_out: HeldOut) -> d
     low = high = None
     if resampled:
         ((low, high),) = percentile_intervals(np.mean(resampled, axis=0, keepdims=True)).tolist()
-    return {"value": float(np.mean(values)) if values else None, "low": low, "high": high, "sites": len(values)}
+    value = float(np.mean(values)) if values else None
+    return WithinSites(value=value, low=low, high=high, sites=len(values))
 
 
 def _pooled(sites: Sequence[SiteGains], kind: str) -> float | None:
@@ -64,6 +65,6 @@ def _pooled(sites: Sequence[SiteGains], kind: str) -> float | None:
     return spearman(masses, [gain for site in chosen for gain in site.by_unit[kind].sum(1).tolist()])
 
 
-def _everywhere(rows: Sequence[Mapping[str, Any]], kind: str) -> float | None:
-    having = [row for row in rows if row[kind] is not None]
-    return spearman([row["mass"] for row in having], [row[kind]["difference"] for row in having])
+def _everywhere(sources: Sequence[Source], kind: str) -> float | None:
+    having = [(source.mass, loss.difference) for source in sources if (loss := getattr(source, kind)) is not None]
+    return spearman([mass for mass, _ in having], [gain for _, gain in having])

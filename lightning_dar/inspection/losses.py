@@ -13,6 +13,7 @@ from lightning_dar.diagnostics.bootstrap import MIN_UNITS, paired_intervals
 from lightning_dar.diagnostics.interventions import Change, ChangedReads
 from lightning_dar.errors import DataError
 from lightning_dar.inspection.held_out import HeldOut
+from lightning_dar.inspection.result import Difference
 from lightning_dar.inspection.subject import Subject
 from lightning_dar.training.loss import token_cross_entropy
 
@@ -30,7 +31,7 @@ class Losses:
 
     @property
     def mean(self) -> float:
-        """Nats a token."""
+        """Nats per token."""
         return self.total / self.tokens
 
 
@@ -67,15 +68,15 @@ def changed_losses(
     return measured
 
 
-def compare(measured: Sequence[Losses], base: Losses, held_out: HeldOut) -> list[dict[str, float | None]]:
-    """Each one's `difference` to `base` in nats a token, and `low` and `high` of its interval, by paired bootstrap over
+def compare(measured: Sequence[Losses], base: Losses, held_out: HeldOut) -> list[Difference]:
+    """Each one's difference to `base` in nats per token, and the ends of its interval, by paired bootstrap over
     the units of the text; None where those are fewer than `MIN_UNITS`."""
     differences = np.stack([losses.by_unit - base.by_unit for losses in measured])
     intervals: list[list[float | None]] = [[None, None]] * len(measured)
     if len(held_out.unit_tokens) >= MIN_UNITS:
         intervals = paired_intervals(differences, held_out.unit_tokens).tolist()
     means = (differences.sum(1) / base.tokens).tolist()
-    return [{"difference": mean, "low": low, "high": high} for mean, (low, high) in zip(means, intervals, strict=True)]
+    return [Difference(difference=mean, low=low, high=high) for mean, (low, high) in zip(means, intervals, strict=True)]
 
 
 def _forward_shape(subject: Subject, held_out: HeldOut, changes: int) -> tuple[int, int]:

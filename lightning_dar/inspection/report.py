@@ -1,4 +1,4 @@
-"""The report of an inspection: one dictionary that holds every number."""
+"""Inspects checkpoints, one after the other, on the same text."""
 
 import math
 import platform
@@ -13,6 +13,7 @@ from lightning_dar.diagnostics.bootstrap import LEVEL, RESAMPLES
 from lightning_dar.inspection.causal import causal_numbers, forwards_a_window
 from lightning_dar.inspection.held_out import HeldOut
 from lightning_dar.inspection.losses import Losses, compare, own_losses
+from lightning_dar.inspection.result import Causal, Difference, Inspected, LossNumbers, Report, ResidualChoice, Routing
 from lightning_dar.inspection.routing import measure_reads, routing_numbers
 from lightning_dar.inspection.subject import Subject, load_subject
 from lightning_dar.version import __version__
@@ -26,35 +27,32 @@ def make_report(
     held_out: HeldOut,
     device: torch.device,
     settings: dict[str, Any],
-) -> dict[str, Any]:
-    """Inspects one checkpoint after the other; one model is in memory at a time.
-
-    Returns:
-        `data`, `checkpoints` (in order), `settings` and `versions`, in types that JSON has.
-    """
-    inspected, losses = [], []
+) -> Report:
+    """Inspects one checkpoint after the other; one model is in memory at a time."""
+    inspected: list[Inspected] = []
+    losses: list[Losses] = []
     for number, (checkpoint, name) in enumerate(zip(checkpoints, names, strict=True), start=1):
         subject = load_subject(checkpoint, name, device)
-        found, own = _inspect(subject, held_out)
-        inspected.append({"number": number, **found})
+        own, routing, causal = _measure(subject, held_out)
         losses.append(own)
-    for found, against in zip(inspected, _against_first(losses, held_out), strict=True):
-        found["loss"]["against_first"] = against
-    return {
-        "format": FORMAT,
-        "data": held_out.about,
-        "checkpoints": inspected,
-        "settings": {**settings, "device": str(device), "bootstrap_resamples": RESAMPLES, "bootstrap_level": LEVEL},
-        "versions": {
+        against = compare([own], losses[0], held_out)[0] if number > 1 else None
+        loss = _loss(own, held_out, against)
+        inspected.append(Inspected(number=number, **_identity(subject), loss=loss, routing=routing, causal=causal))
+    return Report(
+        format=FORMAT,
+        data=held_out.about,
+        checkpoints=inspected,
+        settings={**settings, "device": str(device), "bootstrap_resamples": RESAMPLES, "bootstrap_level": LEVEL},
+        versions={
             "lightning_dar": __version__,
             "torch": torch.__version__,
             "numpy": np.__version__,
             "python": platform.python_version(),
         },
-    }
+    )
 
 
-def _inspect(subject: Subject, held_out: HeldOut) -> tuple[dict[str, Any], Losses]:
+def _measure(subject: Subject, held_out: HeldOut) -> tuple[Losses, Routing | None, Causal | None]:
     from tqdm import tqdm
 
     windows = len(held_out.windows)
@@ -69,7 +67,7 @@ def _inspect(subject: Subject, held_out: HeldOut) -> tuple[dict[str, Any], Losse
             if reads.stream and subject.can_be_changed:
                 bar.total += windows * forwards_a_window(reads)
                 causal = causal_numbers(subject, held_out, reads, own, bar.update)
-    return {**_identity(subject), "loss": _loss(own, held_out), "routing": routing, "causal": causal}, own
+    return own, routing, causal
 
 
 def _identity(subject: Subject) -> dict[str, Any]:
@@ -79,7 +77,7 @@ def _identity(subject: Subject) -> dict[str, Any]:
         "name": subject.name,
         "path": str(checkpoint.path),
         "step": checkpoint.content.get("global_step"),
-        "strategy": {"name": checkpoint.residual.name, "options": checkpoint.residual.options},
+        "strategy": ResidualChoice(name=checkpoint.residual.name, options=checkpoint.residual.options),
         "num_layers": architecture["num_layers"],
         "hidden_size": architecture["hidden_size"],
         "parameters": sum(parameter.numel() for parameter in subject.model.parameters()),
@@ -87,13 +85,7 @@ def _identity(subject: Subject) -> dict[str, Any]:
     }
 
 
-def _loss(own: Losses, held_out: HeldOut) -> dict[str, Any]:
+def _loss(own: Losses, held_out: HeldOut, against_first: Difference | None) -> LossNumbers:
     bytes_per_token = held_out.about["bytes_per_token"]
     bits = None if bytes_per_token is None else own.mean / (bytes_per_token * math.log(2))
-    return {"loss": own.mean, "perplexity": math.exp(own.mean), "bits_per_byte": bits}
-
-
-def _against_first(losses: list[Losses], held_out: HeldOut) -> list[dict[str, float | None] | None]:
-    """Differences in loss to the first checkpoint; None for itself."""
-    first, *others = losses
-    return [None, *(compare(others, first, held_out) if others else [])]
+    return LossNumbers(loss=own.mean, perplexity=math.exp(own.mean), bits_per_byte=bits, against_first=against_first)

@@ -11,6 +11,7 @@ from lightning_dar.diagnostics.probe import STATISTICS, RoutingProbe, SiteRoutin
 from lightning_dar.diagnostics.stream import SiteStream, StreamProbe
 from lightning_dar.diagnostics.wrapper import Together, Watched
 from lightning_dar.inspection.held_out import HeldOut
+from lightning_dar.inspection.result import Means, Routing, SiteReads
 from lightning_dar.inspection.subject import Subject
 from lightning_dar.residual.base import DepthRouting, Residual
 
@@ -53,39 +54,33 @@ def measure_reads(subject: Subject, held_out: HeldOut, done: Callable[[int], Any
     return Reads(routing=routing.sites, stream=stream.sites, labels=sources.labels(), num_sites=num_sites)
 
 
-def routing_numbers(reads: Reads) -> dict[str, Any]:
+def routing_numbers(reads: Reads) -> Routing:
     """The part of the report that says how the sites read; means over the sites of two or more sources."""
     sites = [
-        {
-            "site": site,
-            "kind": site_kind(site, reads.num_sites),
-            "third": depth_third(site, reads.num_sites),
-            "num_sources": stream.num_sources,
+        SiteReads(
+            site=site,
+            kind=site_kind(site, reads.num_sites),
+            third=depth_third(site, reads.num_sites),
+            num_sources=stream.num_sources,
             **{name: getattr(reads.routing[site], name) if site in reads.routing else None for name in STATISTICS},
             **{name: getattr(stream, name) for name in STREAM},
-            "mean_weights": reads.mean_weights(site),
-        }
+            mean_weights=reads.mean_weights(site),
+        )
         for site, stream in reads.stream.items()
     ]
-    routed = [row for row in sites if row["num_sources"] > 1]
-    deep = [row for row in routed if row["third"] == "deep"]
-    return {
-        "sources": reads.labels,
-        "sites": sites,
-        "means": _means(routed),
-        "means_deep": _means(deep),
-    }
+    routed = [row for row in sites if row.num_sources > 1]
+    deep = [row for row in routed if row.third == "deep"]
+    return Routing(sources=reads.labels, sites=sites, means=_means(routed), means_deep=_means(deep))
 
 
 def site_kind(site: int, num_sites: int) -> str:
     return "finish" if site == num_sites else ("attention", "mlp")[site % 2]
 
 
-def _means(rows: list[dict[str, Any]]) -> dict[str, float | None]:
-    """Of each statistic, and of the sharpness that uniform weights would have."""
-    columns = {name: [row[name] for row in rows] for name in STATISTICS}
-    columns["uniform_sharpness"] = [1 / row["num_sources"] for row in rows]
-    return {name: sum(values) / len(values) if values else None for name, values in columns.items()}
+def _means(sites: list[SiteReads]) -> Means:
+    columns = {name: [getattr(site, name) for site in sites] for name in STATISTICS}
+    columns["uniform_sharpness"] = [1 / site.num_sources for site in sites]
+    return Means(**{name: sum(values) / len(values) if values else None for name, values in columns.items()})
 
 
 class _SourceNames(Watched):

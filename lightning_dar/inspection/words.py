@@ -1,23 +1,23 @@
-"""What was found, in words made of the report's numbers. Nothing is claimed that an interval does not show."""
+"""What was found, in words made of its numbers. Nothing is claimed that an interval does not show."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from lightning_dar.diagnostics.bootstrap import LEVEL, MIN_UNITS
 from lightning_dar.diagnostics.probe import NEAR_UNIFORM
 from lightning_dar.inspection.causal import KNOCK_OUTS
+from lightning_dar.inspection.result import Causal, Difference, Inspected, Means, Report, Routing, Source, WithinSites
 
-Inspected = dict[str, Any]
 
-
-def lead_of(report: dict[str, Any]) -> str:
+def lead_of(report: Report) -> str:
     """The opening, a paragraph a checkpoint."""
-    data = report["data"]
+    data = report.data
     text = "the validation text" if data["split"] == "validation" else "the given text"
     start = f"On {data['tokens']:,} tokens of {text} ({_units(data)}): "
-    return start + "\n\n".join(_about(found) for found in report["checkpoints"])
+    return start + "\n\n".join(_about(found) for found in report.checkpoints)
 
 
-def _units(data: dict[str, Any]) -> str:
+def _units(data: Mapping[str, Any]) -> str:
     """How much text, and what intervals are over."""
     documents, windows = counted(data["documents"], "document"), counted(data["windows"], "window")
     if data["bootstrap_units"] < MIN_UNITS:
@@ -33,50 +33,50 @@ def counted(number: int, name: str) -> str:
 
 
 def _about(found: Inspected) -> str:
-    strategy, loss = found["strategy"]["name"], found["loss"]
-    sentences = [f"{found['name']} ({strategy}) has loss {loss['loss']:.4f}{_against(loss['against_first'])}."]
-    if found["routing"] is None:
+    loss = found.loss
+    sentences = [f"{found.name} ({found.strategy.name}) has loss {loss.loss:.4f}{_against(loss.against_first)}."]
+    if found.routing is None:
         return " ".join([*sentences, "It shows no routing, so that there is nothing more to measure."])
-    if found["routing"]["means"]["sharpness"] is not None:
-        sentences.append(_sharp(found["routing"]))
-    if found["causal"] is None:
+    if found.routing.means.sharpness is not None:
+        sentences.append(_sharp(found.routing))
+    if found.causal is None:
         return " ".join([*sentences, "Its reads cannot be changed: query, key and value are read separately."])
-    causal = found["causal"]
-    sentences += [_selectivity(causal["selection"]["uniform"]), _mass(causal), _most(causal)]
+    causal = found.causal
+    sentences += [_selectivity(causal.selection.uniform), _mass(causal), _most(causal)]
     return " ".join(sentences)
 
 
-def _against(difference: dict[str, Any] | None) -> str:
+def _against(difference: Difference | None) -> str:
     return "" if difference is None else f", {_signed(difference)} against the first"
 
 
-def _signed(value: dict[str, Any]) -> str:
-    return f"{value['difference']:+.4f}{_interval(value, '+.4f')}"
+def _signed(value: Difference) -> str:
+    return f"{value.difference:+.4f}{_interval(value, '+.4f')}"
 
 
-def _interval(value: dict[str, Any], form: str) -> str:
-    return "" if value["low"] is None else f" ({LEVEL:.0%} {value['low']:{form}} to {value['high']:{form}})"
+def _interval(value: Difference | WithinSites, form: str) -> str:
+    return "" if value.low is None else f" ({LEVEL:.0%} {value.low:{form}} to {value.high:{form}})"
 
 
-def _sharp(routing: dict[str, Any]) -> str:
-    means, deep = routing["means"], routing["means_deep"]
-    words = f"Its largest routing weight is {means['sharpness']:.2f} on average"
-    if deep["sharpness"] is None:
+def _sharp(routing: Routing) -> str:
+    means, deep = routing.means, routing.means_deep
+    words = f"Its largest routing weight is {means.sharpness:.2f} on average"
+    if deep.sharpness is None:
         return f"{words}; its deepest third routes nothing."
     collapsed = is_collapsed(deep)
     verdict = "routing there has collapsed to the mean of its sources" if collapsed else "it has not collapsed"
     return (
-        f"{words} and {deep['sharpness']:.2f} in the deepest third, where uniform weights would give "
-        f"{deep['uniform_sharpness']:.2f}: {verdict}."
+        f"{words} and {deep.sharpness:.2f} in the deepest third, where uniform weights would give "
+        f"{deep.uniform_sharpness:.2f}: {verdict}."
     )
 
 
-def is_collapsed(deep: dict[str, float]) -> bool:
+def is_collapsed(deep: Means) -> bool:
     """Whether the deepest third reads nearly uniformly, by the means over its sites."""
-    return deep["sharpness"] - deep["uniform_sharpness"] <= NEAR_UNIFORM
+    return deep.sharpness - deep.uniform_sharpness <= NEAR_UNIFORM
 
 
-def _selectivity(uniform: dict[str, Any]) -> str:
+def _selectivity(uniform: Difference) -> str:
     """What uniform weights in place of the learned ones cost."""
     changes = f"with uniform weights the loss changes by {_signed(uniform)}."
     claim = _claim(
@@ -88,19 +88,19 @@ def _selectivity(uniform: dict[str, Any]) -> str:
     return f"{changes[0].upper()}{changes[1:]}" if claim is None else f"{claim}: {changes}"
 
 
-def _claim(found: dict[str, Any], *, above: str, below: str, neither: str) -> str | None:
+def _claim(found: Difference | WithinSites, *, above: str, below: str, neither: str) -> str | None:
     """By the side of zero on which the whole interval lies; None where there is no interval to claim by."""
-    if found["low"] is None:
+    if found.low is None:
         return None
-    return above if found["low"] > 0 else below if found["high"] < 0 else neither
+    return above if found.low > 0 else below if found.high < 0 else neither
 
 
-def _mass(causal: dict[str, Any]) -> str:
+def _mass(causal: Causal) -> str:
     """Whether the sources of a site that have more mass matter more."""
-    found = causal["rank_correlation"]["within_sites"][KNOCK_OUTS[0]]
-    if found["value"] is None:
+    found = causal.rank_correlation.within_sites[KNOCK_OUTS[0]]
+    if found.value is None:
         return "Whether mass tells importance cannot be said: no site orders three sources."
-    number = f"rank correlation {found['value']:.2f}{_interval(found, '.2f')} within sites, on average"
+    number = f"rank correlation {found.value:.2f}{_interval(found, '.2f')} within sites, on average"
     claim = _claim(
         found,
         above="Sources with more mass matter more",
@@ -110,25 +110,24 @@ def _mass(causal: dict[str, Any]) -> str:
     return f"Mass and importance have {number}." if claim is None else f"{claim}: {number}."
 
 
-def _most(causal: dict[str, Any]) -> str:
+def _most(causal: Causal) -> str:
     """The source whose loss is felt most, if one is."""
-    kind = KNOCK_OUTS[0]
-    rows = [row for row in causal["knock_out"]["everywhere"] if row[kind] is not None]
-    if not rows:
+    costs = [(source, cost) for source in causal.knock_out.everywhere if (cost := getattr(source, KNOCK_OUTS[0]))]
+    if not costs:
         return "It has but one source."
-    top = max(rows, key=lambda row: row[kind]["difference"])
-    if top[kind]["low"] is None or top[kind]["low"] <= 0:
+    top, cost = max(costs, key=lambda each: each[1].difference)
+    if cost.low is None or cost.low <= 0:
         return (
             f"No single source is shown to matter: the largest change in loss, without {_source(top)} anywhere, is "
-            f"{_signed(top[kind])}."
+            f"{_signed(cost)}."
         )
-    heaviest = max(rows, key=lambda row: row["mass"])
+    heaviest = max((source for source, _ in costs), key=lambda source: source.mass)
     same = "which also has the most mass" if heaviest is top else f"while the most mass is on {_source(heaviest)}"
-    return f"The source that matters most is {_source(top)}: without it anywhere, {_signed(top[kind])}, {same}."
+    return f"The source that matters most is {_source(top)}: without it anywhere, {_signed(cost)}, {same}."
 
 
-def _source(row: dict[str, Any]) -> str:
-    label = row["label"]
+def _source(source: Source) -> str:
+    label = source.label
     if label == "e":
         return "the embedding"
     if label == "null":

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from lightning_dar.report.chart import Axis, BarChart, Chart, LineChart, Section, Series
+from lightning_dar.charts.chart import Axis, BarChart, Chart, LineChart, Section, Series
 from lightning_dar.study.summary import Summary, VariantSummary
 
 NATS = "nats per token"

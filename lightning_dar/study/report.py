@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from lightning_dar.charts import page
 from lightning_dar.data.manifest import read_json
 from lightning_dar.errors import UsageError
-from lightning_dar.report.csv import write_csv
-from lightning_dar.report.page import write_page
-from lightning_dar.report.png import write_png
 from lightning_dar.study.charts import sections_of
 from lightning_dar.study.identity import refuse_to_mix
 from lightning_dar.study.matrix import Cell, StudyConfig
@@ -38,13 +36,7 @@ def write_report(study: StudyConfig, cells: Sequence[Cell]) -> Summary:
     (output / "results.json").write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     text = markdown_table(summary) + counted_failures(failures(summary))
     (output / "table.md").write_text(text, encoding="utf-8")
-    sections = sections_of(summary)
-    for chart in (chart for section in sections for chart in section.charts):
-        write_csv(chart, output / f"{chart.name}.csv")
-        write_png(chart, output / f"{chart.name}.png")
-    write_page(
-        output / "report.html", title=f"Study: {output.name}", lead=lead(summary), sections=sections, data=content
-    )
+    page.write_report(output, f"Study: {output.name}", lead(summary), sections_of(summary), content)
     return summary
 
 

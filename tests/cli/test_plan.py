@@ -129,9 +129,7 @@ def test_refused_in_one_line(run, args, says):
 
 
 def test_needs_no_lightning():
-    code = (
-        "import sys, cli; cli.main(sys.argv[1:]); sys.exit('lightning' in sys.modules or 'matplotlib' in sys.modules)"
-    )
+    code = "import sys, cli; cli.main(sys.argv[1:]); sys.exit('lightning' in sys.modules or 'altair' in sys.modules)"
     args = [sys.executable, "-c", code, "plan", "--config", "configs/quickstart.yaml"]
     done = subprocess.run(args, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

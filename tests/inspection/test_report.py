@@ -1,7 +1,7 @@
 """The report's numbers on every strategy, against plain forwards."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ from inspected import PLUGIN, PLUGIN_WITH_ROUTING, checkpoint_of
 from tiny import tiny_model, tokens, variant
 from torch.nn import functional as F
 
+from lightning_dar.charts.chart import HeatMap, LineChart
 from lightning_dar.checkpoint.tensors import InMemory
 from lightning_dar.data.tokenizer import BYTES_JSON, Tokenizer
 from lightning_dar.diagnostics.interventions import ChangedReads, knock_out, scaled, uniform
@@ -20,7 +21,6 @@ from lightning_dar.inspection.report import make_report
 from lightning_dar.inspection.routing import _SourceNames, measure_reads
 from lightning_dar.inspection.subject import load_subject, names_of
 from lightning_dar.inspection.words import lead_of
-from lightning_dar.report.chart import HeatMap, LineChart
 from lightning_dar.residual.base import DepthRouting
 
 ROUTED = [
@@ -45,9 +45,14 @@ def held_out(document_mask=False, batch_size=2, count=5):
     return hold_out(windows, before, Tokenizer(BYTES_JSON), batch_size, document_mask, **about)
 
 
-def report_of(*checkpoints, text=None):
+def inspected(*checkpoints, text=None):
     names = [f"{number}-{found.residual.name}" for number, found in enumerate(checkpoints)]
     return make_report(checkpoints, names, text or held_out(), CPU, {})
+
+
+def report_of(*checkpoints, text=None):
+    """As it is written."""
+    return asdict(inspected(*checkpoints, text=text))
 
 
 def plain_loss(checkpoint, text, changes=None, site=None):
@@ -64,7 +69,8 @@ def plain_loss(checkpoint, text, changes=None, site=None):
 def test_every_strategy(name, options):
     checkpoint, text = checkpoint_of(name, **options), held_out()
     before = {key: checkpoint.tensors.read(key).clone() for key in checkpoint.tensors.infos}
-    report = report_of(checkpoint, text=text)
+    made = inspected(checkpoint, text=text)
+    report = asdict(made)
     assert all(torch.equal(value, checkpoint.tensors.read(key)) for key, value in before.items()), "weights untouched"
     assert report == json.loads(json.dumps(report, allow_nan=False))
 
@@ -96,8 +102,8 @@ def test_every_strategy(name, options):
         by_strength = {row["strength"]: row for row in causal["strength"]}
         assert list(by_strength) == [0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2]
         assert by_strength[0.5]["loss"] == pytest.approx(plain_loss(checkpoint, text, [scaled(0.5)]), abs=2e-4)
-    assert name in lead_of(report)
-    assert {type(chart) for section in sections_of(report) for chart in section.charts} >= {HeatMap, LineChart}
+    assert name in lead_of(made)
+    assert {type(chart) for section in sections_of(made) for chart in section.charts} >= {HeatMap, LineChart}
 
 
 def test_sources_have_names():
@@ -124,13 +130,14 @@ def test_every_source_has_a_name_of_its_own(embedding, expected):
 def test_a_strategy_without_routing_has_its_loss_alone(name, own_registry):
     exec(PLUGIN, {})
     checkpoint, text = checkpoint_of(name), held_out()
-    report = report_of(checkpoint, text=text)
+    made = inspected(checkpoint, text=text)
+    report = asdict(made)
     (found,) = report["checkpoints"]
     assert found["routing"] is None
     assert found["causal"] is None
     assert found["loss"]["loss"] == pytest.approx(plain_loss(checkpoint, text), rel=1e-5)
-    assert "shows no routing" in lead_of(report)
-    assert sections_of(report) == []
+    assert "shows no routing" in lead_of(made)
+    assert sections_of(made) == []
 
 
 def test_a_plugin_with_routing(own_registry):
@@ -165,28 +172,30 @@ def test_a_document_mask_is_the_checkpoints():
 
 def test_checkpoints_are_compared_on_the_same_documents():
     first, second, text = checkpoint_of("delta-sublayer"), checkpoint_of("standard"), held_out(count=8)
-    report = report_of(first, second, text=text)
+    made = inspected(first, second, text=text)
+    report = asdict(made)
     one, other = report["checkpoints"]
     assert one["loss"]["against_first"] is None
     against = other["loss"]["against_first"]
     assert against["difference"] == pytest.approx(other["loss"]["loss"] - one["loss"]["loss"], abs=1e-5)
     assert against["low"] <= against["difference"] <= against["high"]
     assert report["data"]["documents"] == 3
-    bars = sections_of(report)[0].charts[0]
+    bars = sections_of(made)[0].charts[0]
     assert bars.groups[0].y == [None, against["difference"]]
     assert "95% interval over 8 windows" in bars.caption
 
 
 def test_five_windows_give_no_interval():
-    report = report_of(checkpoint_of("delta-block", num_blocks=2), checkpoint_of("standard"))
+    made = inspected(checkpoint_of("delta-block", num_blocks=2), checkpoint_of("standard"))
+    report = asdict(made)
     causal = report["checkpoints"][0]["causal"]
     changed = [causal["selection"]["uniform"], *causal["strength"], report["checkpoints"][1]["loss"]["against_first"]]
     changed += [row["removed"] for row in causal["knock_out"]["everywhere"]]
     changed += causal["rank_correlation"]["within_sites"].values()
     assert {(row["low"], row["high"]) for row in changed} == {(None, None)}
-    assert "3 documents in 5 windows: too few for intervals" in lead_of(report)
-    assert "95%" not in lead_of(report)
-    captions = [chart.caption for section in sections_of(report) for chart in section.charts]
+    assert "3 documents in 5 windows: too few for intervals" in lead_of(made)
+    assert "95%" not in lead_of(made)
+    captions = [chart.caption for section in sections_of(made) for chart in section.charts]
     assert sum("no interval over 5 windows" in caption for caption in captions) == 4
 
 

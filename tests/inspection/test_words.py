@@ -1,44 +1,80 @@
 """The opening paragraph, from reports made by hand: every branch, at its thresholds."""
 
+from dataclasses import replace
+
 import pytest
 
+from lightning_dar.inspection.result import (
+    Causal,
+    ChangedLoss,
+    Inspected,
+    KnockOuts,
+    LossNumbers,
+    Means,
+    PlainLoss,
+    RankCorrelations,
+    Report,
+    ResidualChoice,
+    Routing,
+    Selection,
+    Source,
+    WithinSites,
+)
 from lightning_dar.inspection.words import lead_of
-
-NO_INTERVAL = {"low": None, "high": None}
 
 
 def change(difference, low=None, high=None):
-    return {"difference": difference, "low": low, "high": high}
+    return ChangedLoss(loss=2.0 + difference, difference=difference, low=low, high=high)
 
 
 def source(label, mass, found):
-    return {"label": label, "mass": mass, "renormalised": found}
+    return Source(source=0, label=label, mass=mass, renormalised=found, removed=None)
+
+
+def within_sites(value=None, low=None, high=None):
+    return WithinSites(value=value, low=low, high=high, sites=1)
+
+
+def means_of(sharpness, uniform_sharpness=None):
+    others = dict.fromkeys(("entropy", "effective_sources", "share_embedding", "share_newest", "share_older"))
+    return Means(sharpness=sharpness, uniform_sharpness=uniform_sharpness, **others)
 
 
 def checkpoint(uniform=None, within=None, everywhere=(), against=None, means=(0.5, 0.4, 0.2), **changed):
     """Sharpness `means`: of all sites, of the deepest third, and what uniform weights would give there."""
     overall, deep, at_uniform = means
-    return {
-        "name": "run",
-        "strategy": {"name": "delta-block"},
-        "loss": {"loss": 2.0, "against_first": against},
-        "routing": {
-            "means": {"sharpness": overall},
-            "means_deep": {"sharpness": deep, "uniform_sharpness": at_uniform},
-        },
-        "causal": {
-            "selection": {"uniform": uniform or change(0.1)},
-            "rank_correlation": {"within_sites": {"renormalised": within or {"value": None, **NO_INTERVAL}}},
-            "knock_out": {"everywhere": list(everywhere)},
-        },
-        **changed,
-    }
+    cost = uniform or change(0.1)
+    causal = Causal(
+        selection=Selection(learned=PlainLoss(loss=2.0), uniform=cost, mean=cost, hardest=cost),
+        knock_out=KnockOuts(sites=[], everywhere=list(everywhere)),
+        rank_correlation=RankCorrelations(
+            within_sites={"renormalised": within or within_sites()}, pooled={}, everywhere={}
+        ),
+        strength=None,
+        strength_note=None,
+    )
+    found = Inspected(
+        number=1,
+        name="run",
+        path="run.ckpt",
+        step=None,
+        strategy=ResidualChoice(name="delta-block", options={}),
+        num_layers=2,
+        hidden_size=4,
+        parameters=8,
+        precision="32-true",
+        loss=LossNumbers(loss=2.0, perplexity=7.4, bits_per_byte=None, against_first=against),
+        routing=Routing(sources=[], sites=[], means=means_of(overall), means_deep=means_of(deep, at_uniform)),
+        causal=causal,
+    )
+    return replace(found, **changed)
 
 
 def lead(*checkpoints, **data):
     about = {"tokens": 2048, "split": "text", "documents": 9, "windows": 8}
     about |= {"bootstrap_unit": "document", "bootstrap_units": 9}
-    return lead_of({"data": about | data, "checkpoints": list(checkpoints or [checkpoint()])})
+    found = list(checkpoints or [checkpoint()])
+    return lead_of(Report(format=1, data=about | data, checkpoints=found, settings={}, versions={}))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +143,7 @@ def test_one_source_has_no_sharpness():
 def test_uniform_weights(uniform, words):
     found = lead(checkpoint(uniform))
     assert words in found
-    assert ("Choosing" in found) == (uniform["low"] is not None)
+    assert ("Choosing" in found) == (uniform.low is not None)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +158,7 @@ def test_uniform_weights(uniform, words):
     ],
 )
 def test_mass_and_importance(value, low, high, words):
-    assert words in lead(checkpoint(within={"value": value, "low": low, "high": high}))
+    assert words in lead(checkpoint(within=within_sites(value, low, high)))
 
 
 SURE, UNSURE, UNKNOWN = change(0.3, 1e-9, 0.6), change(0.3, 0.0, 0.6), change(0.3)
@@ -153,4 +189,4 @@ SURE, UNSURE, UNKNOWN = change(0.3, 1e-9, 0.6), change(0.3, 0.0, 0.6), change(0.
 def test_the_source_that_matters_most(rows, words):
     found = lead(checkpoint(everywhere=rows))
     assert words in found
-    assert ("matters most" in found) == any(row["renormalised"] is SURE for row in rows)
+    assert ("matters most" in found) == any(row.renormalised is SURE for row in rows)

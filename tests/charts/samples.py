@@ -3,7 +3,7 @@
 import math
 import random
 
-from lightning_dar.report.chart import Axis, BarChart, HeatMap, LineChart, Section, Series
+from lightning_dar.charts.chart import Axis, BarChart, HeatMap, LineChart, Section, Series
 
 HOSTILE = 'runs/<script>alert(1)</script>/$a_b$ & "c"/last.ckpt'
 SMALL, LARGE = "runs/quickstart/version_0/checkpoints/last.ckpt", HOSTILE
