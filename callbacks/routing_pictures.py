@@ -14,7 +14,7 @@ def draw_routing(sites: Sites, title: str) -> bytes:
     """A PNG: mean routing weight, site by source, beside each site's sharpness against uniform."""
     columns = max(routing.num_sources for routing in sites.values())
     by_source = {site: routing.mean_weights.tolist() for site, routing in sites.items()}
-    heat_map = weights("mean routing weight", {0: [], **by_source}, [str(source) for source in range(columns)])
+    heat_map = weights("what each site reads", {0: [], **by_source}, [str(source) for source in range(columns)])
     sharpness = by_site({"largest weight": sites}, "sharpness", "sharpness", "mean over tokens")
     sharpness = replace(sharpness, upright=True, series=[*sharpness.series, uniform("uniform, 1/n", sites)])
     return picture([heat_map, sharpness], title, across=True)
