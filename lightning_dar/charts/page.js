@@ -30,7 +30,7 @@ function tooltip(_, event, item, values) {
 
 function draw() {
   theme.textContent = isDark() ? "Light" : "Dark";
-  const options = { config: coloured(config), actions: false, ast: true, renderer: "svg", tooltip };
+  const options = { mode: "vega-lite", config: coloured(config), actions: false, ast: true, renderer: "svg", tooltip };
   return Promise.all([...document.querySelectorAll(".chart")].map(
     (place) => vegaEmbed(place, coloured(specifications[place.dataset.chart]), options)));
 }

@@ -28,6 +28,7 @@ def vega_lite(chart: Chart, title: dict[str, Any] | None = None, width: int | No
         drawing = _drawing(chart, on_page)
         drawing = drawing.properties(width=width or "container", autosize=fit, **({"title": title} if title else {}))
         specification = drawing.to_dict(validate=False)
+    del specification["$schema"]  # an address, which the page does without
     if on_page and not isinstance(chart, HeatMap):  # the page has its own legend, where long names may wrap
         for layer in specification["layer"]:
             for channel in {"color", "strokeDash"} & layer["encoding"].keys():
