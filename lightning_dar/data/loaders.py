@@ -1,5 +1,6 @@
 """The loader of the training windows, and what its workers leave to the trainer."""
 
+import gc
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -41,9 +42,13 @@ class _Iteration(Iterator[Any]):
         return next(self._batches)
 
 
-def leave_signals_to_the_trainer(worker: int) -> None:
+def leave_to_the_trainer(worker: int) -> None:
     """Some systems send a job's signals to all of its processes, and they would end a worker that is still needed. A
-    second SIGTERM does: the trainer's own, to a worker that does not end by itself."""
+    second SIGTERM does: the trainer's own, to a worker that does not end by itself.
+
+    A worker also collects none of the trainer's objects, of which it has copies: an iterator of an earlier epoch would
+    try to end workers that are not its own."""
     signal.signal(signal.SIGTERM, lambda number, frame: signal.signal(number, signal.SIG_DFL))
     if hasattr(signal, "SIGUSR1"):
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    gc.freeze()

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lightning_dar.data.bad_text import OnBadText
-from lightning_dar.data.loaders import TrainLoader, leave_signals_to_the_trainer
+from lightning_dar.data.loaders import TrainLoader, leave_to_the_trainer
 from lightning_dar.data.manifest import Request, open_prepared
 from lightning_dar.data.merge import merge
 from lightning_dar.data.mix import Mix, MixedWindows, check_mix
@@ -308,7 +308,7 @@ class TextData(L.LightningDataModule):
             "persistent_workers": self.hparams.num_workers > 0,
             "pin_memory": bool(self.trainer) and self.trainer.strategy.root_device.type == "cuda",
             "collate_fn": partial(collate, document_end_id=end_id),
-            "worker_init_fn": leave_signals_to_the_trainer,
+            "worker_init_fn": leave_to_the_trainer,
             # Its own: a resumed run makes its loaders at other times, which the model's random numbers must not show.
             "generator": torch.Generator().manual_seed(self.hparams.seed),
         }
