@@ -51,3 +51,36 @@ document.addEventListener("pointerdown", (event) => {
   else if (event.pointerType === "touch") event.target.dispatchEvent(new PointerEvent("pointermove", event));
 });
 addEventListener("scroll", () => (tip.hidden = true), { passive: true });
+
+// The arrow keys go from mark to mark of the chart that has the focus, as a pointer would.
+const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+const reached = new WeakMap(); // the mark of each chart
+function middle(mark) {
+  const { left, top, width, height } = mark.getBoundingClientRect();
+  return [left + width / 2, top + height / 2];
+}
+const send = (mark, type, [clientX, clientY]) =>
+  mark?.dispatchEvent(new PointerEvent(type, { bubbles: true, clientX, clientY }));
+
+function neighbour(mark, marks, [right, down]) {
+  const [x, y] = middle(mark);
+  const far = (other) => {
+    const [toRight, below] = [middle(other)[0] - x, middle(other)[1] - y];
+    const ahead = right * toRight + down * below, aside = Math.abs(down * toRight) + Math.abs(right * below);
+    return ahead > 0.5 ? ahead + 100 * aside : Infinity;
+  };
+  return marks.map((other) => [far(other), other]).sort(([one], [two]) => one - two)[0];
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") tip.hidden = true;
+  const chart = event.target.closest(".chart"), step = steps[event.key];
+  if (!chart || !step) return;
+  event.preventDefault();
+  const marks = [...[...chart.querySelectorAll(".mark-rect.role-mark")].at(-1).children], before = reached.get(chart);
+  const [far, next] = marks.includes(before) ? neighbour(before, marks, step) : [0, marks[0]];
+  const mark = far === Infinity ? before : next;
+  if (mark !== before) send(before, "pointerout", [0, 0]);
+  for (const type of ["pointerover", "pointermove"]) send(mark, type, middle(mark));
+  reached.set(chart, mark);
+});

@@ -26,7 +26,10 @@ def vega_lite(chart: Chart, title: dict[str, Any] | None = None, width: int | No
     fit = alt.AutoSizeParams(type="fit" if isinstance(chart, HeatMap) and on_page else "fit-x", contains="padding")
     with debug_mode(False):  # checks take a second for a large map, and the tests make them
         drawing = _drawing(chart, on_page)
-        drawing = drawing.properties(width=width or "container", autosize=fit, **({"title": title} if title else {}))
+        description = f"{chart.title}; arrow keys show values" if on_page else chart.title
+        drawing = drawing.properties(
+            description=description, width=width or "container", autosize=fit, **({"title": title} if title else {})
+        )
         specification = drawing.to_dict(validate=False)
     del specification["$schema"]  # an address, which the page does without
     if on_page and not isinstance(chart, HeatMap):  # the page has its own legend, where long names may wrap

@@ -1,4 +1,8 @@
-"""Paired bootstrap over documents: how sure is a difference in loss?"""
+"""Paired bootstrap over documents: how sure is a difference in loss?
+
+Own draws, as scipy.stats.bootstrap holds every resample of every change at once (10 times slower for 70 changes of 64
+documents, gigabytes for thousands), and rank correlations need the same draws at all sites.
+"""
 
 import numpy as np
 
@@ -21,7 +25,7 @@ def resampled_means(
         seed: the same seed draws the same documents, for every change.
 
     Returns:
-        [K, resamples], in nats a token.
+        [K, resamples], in nats per token.
     """
     documents = len(tokens)
     draw = np.random.default_rng(seed)
@@ -36,5 +40,5 @@ def percentile_intervals(resampled: np.ndarray) -> np.ndarray:
 
 
 def paired_intervals(differences: np.ndarray, tokens: np.ndarray, **draws: int) -> np.ndarray:
-    """Percentile intervals, [K, 2], of `resampled_means`, in nats a token."""
+    """Percentile intervals, [K, 2], of `resampled_means`, in nats per token."""
     return percentile_intervals(resampled_means(differences, tokens, **draws))

@@ -190,6 +190,37 @@ def test_a_finger_shows_values_within_the_window(chromium, report):
     chromium.call("Emulation.setTouchEmulationEnabled", enabled=False)
 
 
+def test_the_keyboard_walks_the_values(chromium, report):
+    def press(key: str) -> None:
+        for kind in ("keyDown", "keyUp"):
+            chromium.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key])
+
+    codes = {"Tab": 9, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+    open_page(chromium, report, 1280, "light")
+    chart = find("mass_small")
+    show(chromium, chart.name)
+    chromium.run("document.querySelector('#shares summary').focus({preventScroll: true})")
+    press("Tab")
+    settle(chromium)
+    press("ArrowDown")
+    assert chromium.run("document.activeElement.ariaLabel") == f"{chart.title}; arrow keys show values"
+    assert short(chart.values[0][0]) in tip(chromium)
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowUp"):
+        press(key)
+    shown = tip(chromium)
+    assert short(chart.values[1][1]) in shown and "site\n1" in shown and "source\ny0" in shown
+    press("Escape")
+    assert tip(chromium) == ""
+
+    chart = find("strength")
+    show(chromium, chart.name)
+    chromium.run("document.querySelector('#strength .chart').focus({preventScroll: true})")
+    settle(chromium)
+    for _ in range(3):
+        press("ArrowRight")
+    assert "strength of the routed branch\n0.5\n" in tip(chromium)
+
+
 def test_the_button_switches_the_theme(chromium, report):
     open_page(chromium, report, 1280, "light")
     background = "getComputedStyle(document.body).backgroundColor"
