@@ -36,6 +36,8 @@ class TransformersContext(NamedTuple):
     weights: dict[int, Tensor] | None = None
     """By layer, its attention weights [B, H, T, S], likewise."""
 
+    auxiliary: None = None
+
 
 class TransformersAttention(Attention):
     """The same sublayer, computed by the function that `attn_implementation` names."""
@@ -46,10 +48,10 @@ class TransformersAttention(Attention):
         super().__init__(config, layer=layer, **wired)
         self.layer_idx, self.num_key_value_groups = layer, config.num_heads // config.num_kv_heads
 
-    def forward(self, x: Tensor | tuple[Tensor, Tensor, Tensor], context: TransformersContext) -> Tensor:
+    def compute(self, x: Tensor | tuple[Tensor, Tensor, Tensor], context: TransformersContext) -> Tensor:
         if context.inputs is not None:
             _keep(context.inputs, self, x if isinstance(x, Tensor) else x[0])
-        return super().forward(x, context)
+        return super().compute(x, context)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: TransformersContext) -> Tensor:
         q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))

@@ -46,7 +46,7 @@ class RoutedForCausalLM(PreTrainedModel, GenerationMixin):
             self.model.residual.reset_module(module)
         else:
             name = next((name for name, other in self.model.named_modules() if other is module), "")
-            self.model.init_module(name.rpartition(".")[2], module)
+            self.model.init_module(name, module)
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)

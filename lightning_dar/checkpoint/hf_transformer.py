@@ -13,6 +13,8 @@ from lightning_dar.checkpoint.hf_attention import TransformersAttention, Transfo
 from lightning_dar.checkpoint.hf_configuration import RoutedConfig
 from lightning_dar.checkpoint.hf_routing import AddressableStrategy
 from lightning_dar.model.config import TransformerConfig
+from lightning_dar.model.layer import Layer
+from lightning_dar.model.mlp import MLP
 from lightning_dar.model.rope import rope_angles
 from lightning_dar.model.transformer import Transformer
 from lightning_dar.residual.base import Shape
@@ -30,6 +32,7 @@ class RoutedTransformer(Transformer):
     """The transformer without its head, called as the base models of transformers are."""
 
     attention = TransformersAttention
+    mlp = MLP
 
     def __init__(self, config: RoutedConfig):
         sizes = {**config.checked_architecture(), "attention_backend": "sdpa", "tie_embeddings": True}
@@ -39,8 +42,8 @@ class RoutedTransformer(Transformer):
         self.embed_tokens = self.embed
         del self.embed
         self.hf_config, self.gradient_checkpointing = config, False
-        for attention in self.sublayers[::2]:
-            attention.config = config
+        for layer in self.layers:
+            layer.attention.config = config
 
     def forward(
         self,
@@ -74,8 +77,8 @@ class RoutedTransformer(Transformer):
         inputs = None if wanted is False else {}
         context = context._replace(inputs=inputs, weights={} if output_attentions else None)
         state = self.residual.start(embeddings)
-        for layer in range(self.config.num_layers):
-            state = self._layer(layer, state, context)
+        for layer in self.layers:
+            state = self._run(layer, state, context)
         hidden = self.norm(self.residual.finish(state))
         output = BaseModelOutputWithPast(
             last_hidden_state=hidden,
@@ -111,12 +114,12 @@ class RoutedTransformer(Transformer):
         mask = causal_mask(self.hf_config, embeddings, mask, positions, cache, places)
         return TransformersContext(cos, sin, mask, cache, places, {**keywords, "position_ids": positions})
 
-    def _layer(self, layer: int, state: Any, context: TransformersContext) -> Any:
+    def _run(self, layer: Layer, state: Any, context: TransformersContext) -> Any:
         if not self._checkpoints():
-            return self.layer(layer, self.residual, state, context)
+            return layer(state, self.residual, context)
         # Not the reentrant kind, which sees tensors among the arguments only, and not those inside of a state.
         again = self._gradient_checkpointing_func
-        return again(self.layer, layer, self.residual, state, context, use_reentrant=False)
+        return again(layer, state, self.residual, context, use_reentrant=False)
 
     def _checkpoints(self) -> bool:
         return self.gradient_checkpointing and self.training and torch.is_grad_enabled()

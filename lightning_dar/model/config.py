@@ -1,8 +1,8 @@
 """The architecture's settings, and the presets with the sizes of the paper's runs."""
 
 import math
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
 from lightning_dar.errors import UsageError
 
@@ -40,6 +40,19 @@ class RopeScaling:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MLPConfig:
+    """Which kind of MLP the layers have.
+
+    Args:
+        kind: a registered kind; swiglu is the one that comes along.
+        options: the kind's own options; unset ones keep their defaults.
+    """
+
+    kind: str = "swiglu"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
     """A Qwen3/Llama-style decoder. Raises UsageError when the sizes do not fit together.
 
@@ -62,8 +75,11 @@ class TransformerConfig:
     init_std: float | None = None
     init_outputs: InitOutputs | None = None
     attention_backend: AttentionBackend = "sdpa"
+    mlp: MLPConfig = MLPConfig()
 
     def __post_init__(self) -> None:
+        if isinstance(self.mlp, dict):
+            object.__setattr__(self, "mlp", MLPConfig(**self.mlp))
         if isinstance(self.rope_scaling, dict):  # as checkpoints keep it
             object.__setattr__(self, "rope_scaling", RopeScaling(**self.rope_scaling))
         for name in (
@@ -148,6 +164,7 @@ def resolve_config(
     init_std: float | None = None,
     init_outputs: InitOutputs | None = None,
     attention_backend: AttentionBackend | None = None,
+    mlp: MLPConfig | None = None,
 ) -> TransformerConfig:
     """A preset, explicit sizes, or a preset with some sizes overridden.
 
@@ -172,6 +189,7 @@ def resolve_config(
             of the width; `depth`, divided by the square root of the number of sublayers. Default: `depth`, but `same`
             where init_std is given, by a preset too.
         attention_backend: `sdpa` (everywhere, default) or `xformers` (CUDA only).
+        mlp: the kind of the MLP, and its options.
 
     Raises:
         UsageError: a size is missing, or the sizes do not fit together.

@@ -8,12 +8,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lightning_dar.errors import UsageError
-from lightning_dar.model.attention import Attention, Context
+from lightning_dar.model.attention import Attention
 from lightning_dar.model.attention_backends import document_mask, require_backend
 from lightning_dar.model.config import TransformerConfig
 from lightning_dar.model.kv_cache import KVCache
-from lightning_dar.model.mlp import MLP
+from lightning_dar.model.layer import Layer, layer_sites
+from lightning_dar.model.mlp_kinds import mlp_class
 from lightning_dar.model.rope import rope_angles
+from lightning_dar.model.sublayer import Context, Sublayer, reset_module
 from lightning_dar.residual.base import Residual
 
 
@@ -24,6 +26,7 @@ class Transformer(nn.Module):
     """
 
     attention: ClassVar[type[Attention]] = Attention
+    mlp: ClassVar[type[Sublayer] | None] = None  # by the config's kind
 
     def __init__(self, config: TransformerConfig, residual: Residual):
         super().__init__()
@@ -34,10 +37,12 @@ class Transformer(nn.Module):
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
         sublayers: list[nn.Module] = []
         wired = {"pre_norm": residual.pre_norm}
+        mlp = self.mlp or mlp_class(config.mlp.kind)
         for layer in range(config.num_layers):
             sublayers.append(self.attention(config, layer=layer, num_inputs=residual.attention_inputs, **wired))
-            sublayers.append(MLP(config, **wired))
+            sublayers.append(mlp(config, **wired, **config.mlp.options))
         self.sublayers = nn.ModuleList(sublayers)
+        self.layers = nn.ModuleList(Layer(self.sublayers, sites) for sites in layer_sites(config.num_layers))
         self.residual = residual
         self.norm = nn.RMSNorm(config.hidden_size, config.norm_eps)
         self.head = None if config.tie_embeddings else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
@@ -50,7 +55,8 @@ class Transformer(nn.Module):
         head: Callable[[Tensor, Tensor], Tensor] = F.linear,
         residual: Residual | None = None,
         cache: KVCache | None = None,
-    ) -> Tensor:
+        with_auxiliary: bool = False,
+    ) -> Any:
         """Logits [B, T, V], or whatever `head` makes of the hidden states.
 
         Args:
@@ -62,29 +68,23 @@ class Transformer(nn.Module):
             residual: wires the same sublayers by another strategy, for this call: a probe around the model's
                 own, or `standard` to compare with.
             cache: the tokens before `input_ids`; these are added to it.
+            with_auxiliary: return a pair: the result, and by site the auxiliary losses of the sublayers that have one.
         """
         residual = self.residual if residual is None else residual
         context = self._context(input_ids, document_ids, cache)
         state = residual.start(self.embed(input_ids))
-        for layer in range(self.config.num_layers):
-            state = self.layer(layer, residual, state, context)
+        for layer in self.layers:
+            state = layer(state, residual, context)
         hidden = self.norm(residual.finish(state))
-        return head(hidden, self.embed.weight if self.head is None else self.head.weight)
-
-    def layer(self, layer: int, residual: Residual, state: Any, context: Context) -> Any:
-        """Attention and MLP of one layer: each reads, computes, writes."""
-        for site in (2 * layer, 2 * layer + 1):
-            x = residual.read(state, site)
-            y = self.sublayers[site](x, context)
-            state = residual.write(state, y, site)
-        return state
+        result = head(hidden, self.embed.weight if self.head is None else self.head.weight)
+        return (result, context.auxiliary) if with_auxiliary else result
 
     def _context(self, input_ids: Tensor, document_ids: Tensor | None, cache: KVCache | None) -> Context:
         config, seq_len, seen = self.config, input_ids.shape[1], 0 if cache is None else cache.length
         positions = torch.arange(seen, seen + seq_len, device=input_ids.device)
         cos, sin = rope_angles(positions, config.head_dim, config.rope_theta, scaling=config.rope_scaling)
         mask = document_mask(document_ids, "sdpa" if seen else config.attention_backend)
-        return Context(cos, sin, mask[..., -seq_len:, :] if seen and mask is not None else mask, cache)
+        return Context(cos, sin, mask[..., -seq_len:, :] if seen and mask is not None else mask, cache, {})
 
     def parts(self) -> Iterator[tuple[str, nn.Module]]:
         """All that has parameters, by name, in the order in which it is initialised."""
@@ -101,20 +101,22 @@ class Transformer(nn.Module):
             self.init_part(part)
 
     def init_part(self, part: nn.Module) -> None:
-        """Matrices normal, at the config's scale, biases zero, norms one; the strategy initialises its own."""
-        if part is self.residual:
-            self.residual.reset_parameters()
-            return
-        for name, module in part.named_modules():
-            self.init_module(name, module)
+        """Sublayers and the residual strategy initialise themselves; the rest is at the config's scale."""
+        if isinstance(part, Sublayer) or part is self.residual:
+            part.reset_parameters()
+        else:
+            reset_module(part, self.config.init_std)
 
     def init_module(self, name: str, module: nn.Module) -> None:
-        """One module of a sublayer, by its name there, or an embedding, norm or head; none of its submodules."""
-        if isinstance(module, nn.RMSNorm):
-            nn.init.ones_(module.weight)
-        elif isinstance(module, (nn.Linear, nn.Embedding)):
-            output = name in ("o_proj", "down_proj")
-            std = self.config.output_std(module.in_features) if output else self.config.init_std
-            nn.init.normal_(module.weight, std=std)
-            if getattr(module, "bias", None) is not None:
-                nn.init.zeros_(module.bias)
+        """One module of a sublayer, by its name in the transformer, or an embedding, norm or head; none of its
+        submodules."""
+        place = name.split(".", 2)
+        if place[0] == "sublayers":
+            self.sublayers[int(place[1])].reset_module("".join(place[2:]), module)
+        else:
+            reset_module(module, self.config.init_std)
+
+    def decays(self, name: str) -> bool:
+        """Whether the parameter of this name is a weight matrix of a sublayer, as the sublayer says."""
+        place = name.split(".", 2)
+        return place[0] == "sublayers" and self.sublayers[int(place[1])].decays(place[2])

@@ -5,21 +5,19 @@
     full        the stream at each layer's start; reads and writes are run again too, the sources are held
     0.5         `full` for that share of the layers
 
-Norms keep their input and a scalar. Where PyTorch has no kernel of its own for them (on the CPU, and where the gain has
-another dtype than the input) they keep it in fp32, and the normed values beside it: `composite_norm`.
+What a sublayer saves it says itself (`Sublayer.saved_bytes`). Norms keep their input and a scalar; see `Saving` for
+`composite_norm`.
 """
 
 from dataclasses import dataclass
 
-import torch
-
-from lightning_dar.model import TransformerConfig
+from lightning_dar.model import TransformerConfig, sublayer_classes
+from lightning_dar.model.costs import FP32, Saving
 from lightning_dar.ops import DepthRead
 from lightning_dar.ops.two_phase.forward import CHUNK_ROWS, keeps_phase_one
 from lightning_dar.planning.precision import Precision
 from lightning_dar.planning.trace import Trace
 
-FP32 = 4
 MODES = ("none", "sublayer", "full")
 Checkpointing = str | float
 
@@ -49,15 +47,16 @@ def held(
 ) -> Held:
     """Of one forward without the loss."""
     *inputs, hidden = trace.inputs
-    parts = (attention_bytes, mlp_bytes)
-    sites = [parts[site % 2](config, seen, precision, composite_norm) for site, seen in enumerate(inputs)]
-    layers = [attention + mlp for attention, mlp in zip(sites[::2], sites[1::2], strict=True)]
+    saving = Saving(compute=precision.compute, autocast=precision.autocast, composite_norm=composite_norm)
+    sublayers = sublayer_classes(config)
+    sites = [cls.saved_bytes(config, seen, saving) for cls, seen in zip(sublayers, inputs, strict=True)]
+    layers = [sum(sites[first : first + 2]) for first in range(0, len(sites), 2)]
     if checkpointing == "sublayer":
         kept, again = sum(config.hidden_size * dtype.itemsize for seen in inputs for dtype in seen), max(sites)
     else:
         cut = int(checkpointed_share(checkpointing) * len(layers))
         kept, again = trace.starts * cut // len(layers) + sum(layers[cut:]), max(layers[:cut], default=0)
-    kept += norm_bytes(config.hidden_size, 1, hidden[0], precision, composite_norm)
+    kept += saving.norm(config.hidden_size, 1, hidden[0])
     sources = source_bytes(config, trace, depth_read, reads_again(checkpointing))
     return Held(sublayers=kept, sources=sources, recomputed=again)
 
@@ -102,34 +101,3 @@ def phase_one_bytes(config: TransformerConfig, trace: Trace) -> int:
 
 def _by_reference(depth_read: DepthRead) -> bool:
     return depth_read in ("fused", "fla")
-
-
-def attention_bytes(
-    config: TransformerConfig, inputs: tuple[torch.dtype, ...], precision: Precision, composite_norm: bool
-) -> int:
-    """What an attention sublayer saves a token: its inputs (one, or query, key and value) and all but its output."""
-    compute = precision.compute.itemsize
-    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    total = sum(norm_bytes(config.hidden_size, 1, dtype, precision, composite_norm) for dtype in inputs)
-    total += config.hidden_size * compute * (3 if precision.autocast else len(inputs))
-    if config.qk_norm:
-        for width, heads in ((queries, config.num_heads), (keys, config.num_kv_heads)):
-            total += norm_bytes(width, heads, precision.compute, precision, composite_norm)
-    total += (queries + 2 * keys) * compute  # rotated queries and keys, values
-    return total + queries * compute + config.num_heads * FP32  # its result, and the log-sum-exp
-
-
-def mlp_bytes(
-    config: TransformerConfig, inputs: tuple[torch.dtype, ...], precision: Precision, composite_norm: bool
-) -> int:
-    """What an MLP sublayer saves a token: its input, and gate, silu(gate), up and their product."""
-    compute = precision.compute.itemsize
-    total = norm_bytes(config.hidden_size, 1, inputs[0], precision, composite_norm)
-    total += config.hidden_size * compute * (2 if precision.autocast else 1)
-    return total + 4 * config.intermediate_size * compute
-
-
-def norm_bytes(width: int, groups: int, x: torch.dtype, precision: Precision, composite: bool) -> int:
-    """What an RMSNorm of `width` numbers in `groups` saves a token, its input included."""
-    kept = FP32 if composite or precision.autocast else x.itemsize
-    return width * kept + groups * FP32 + (width * FP32 if composite else 0)

@@ -8,16 +8,16 @@ The first two are the *model FLOPs*, the same for every strategy, by which utili
 top, as does what activation checkpointing computes again.
 """
 
-from lightning_dar.model import TransformerConfig
+from lightning_dar.model import TransformerConfig, sublayer_classes
 
 READ_PRODUCTS = 9
 
 
 def product_weights(config: TransformerConfig) -> int:
     """N: weights of the matrix products that every token passes."""
-    hidden, heads = config.hidden_size, config.head_dim * (config.num_heads + config.num_kv_heads)
     assert config.vocab_size is not None
-    return config.num_layers * hidden * (2 * heads + 3 * config.intermediate_size) + hidden * config.vocab_size
+    sublayers = sum(sublayer.product_weights(config) for sublayer in sublayer_classes(config))
+    return sublayers + config.hidden_size * config.vocab_size
 
 
 def attention_flops(config: TransformerConfig, seq_len: int) -> float:

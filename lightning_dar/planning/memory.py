@@ -16,10 +16,11 @@ on. A GPU has less to give than its memory: `SPARE`.
 
 from dataclasses import asdict, dataclass
 
-from lightning_dar.model import TransformerConfig
+from lightning_dar.model import TransformerConfig, sublayer_classes
+from lightning_dar.model.costs import FP32, Saving
 from lightning_dar.ops import DepthRead
 from lightning_dar.ops.two_phase.forward import CHUNK_ROWS
-from lightning_dar.planning.activations import FP32, Held, held
+from lightning_dar.planning.activations import Held, held
 from lightning_dar.planning.parameters import Parameters
 from lightning_dar.planning.setting import Setting
 from lightning_dar.planning.trace import Trace
@@ -100,9 +101,10 @@ def _gathered(setting: Setting, parameters: Parameters) -> tuple[int, int]:
 
 
 def _sublayer_work(setting: Setting, recomputed: int) -> int:
-    """Bytes a token: a region computed again, and the gradients within the MLP, the larger sublayer."""
-    inner = setting.config.intermediate_size * setting.dtypes.compute.itemsize
-    return recomputed + 3 * inner + 2 * setting.config.hidden_size * FP32
+    """Bytes per token: a region computed again, and the gradients within the larger sublayer."""
+    saving = Saving(compute=setting.dtypes.compute, autocast=setting.dtypes.autocast)
+    inner = max(sublayer.gradient_bytes(setting.config, saving) for sublayer in set(sublayer_classes(setting.config)))
+    return recomputed + inner + 2 * setting.config.hidden_size * FP32
 
 
 def read_work(config: TransformerConfig, trace: Trace, depth_read: DepthRead, kept: Held) -> int:

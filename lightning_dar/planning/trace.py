@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dar.model import TransformerConfig
+from lightning_dar.model.layer import layer_sites
 from lightning_dar.ops.history import Backend, History, Read
 from lightning_dar.planning.precision import Precision
 from lightning_dar.residual import ResidualConfig, Shape, build_residual
@@ -130,10 +131,11 @@ def trace_strategy(config: TransformerConfig, residual: ResidualConfig, precisio
         # On the instance alone: every history that it opens takes notes.
         strategy.open_history = lambda max_sources=None: _open(strategy, notes, max_sources)
         state = strategy.start(torch.empty(1, 1, config.hidden_size, dtype=precision.stream))
-        for site in range(shape.num_sites):
-            notes.starts += [] if site % 2 else _tensors(state)
-            notes.inputs.append(_tensors(strategy.read(state, site)))
-            state = strategy.write(state, torch.empty(1, 1, config.hidden_size, dtype=precision.compute), site)
+        for sites in layer_sites(config.num_layers):
+            notes.starts += _tensors(state)
+            for site in sites:
+                notes.inputs.append(_tensors(strategy.read(state, site)))
+                state = strategy.write(state, torch.empty(1, 1, config.hidden_size, dtype=precision.compute), site)
         notes.final = True
         notes.inputs.append([strategy.finish(state)])
     return _summed(notes)

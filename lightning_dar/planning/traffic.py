@@ -12,9 +12,9 @@ Backward moves twice that. The result of phase one is fp32, what is stacked too.
 
 from bisect import bisect_left
 
+from lightning_dar.model.costs import FP32
 from lightning_dar.ops import DepthRead
 from lightning_dar.ops.two_phase.forward import CHUNK_ROWS, chunk_start
-from lightning_dar.planning.activations import FP32
 from lightning_dar.planning.trace import Trace
 
 BACKWARD = 2

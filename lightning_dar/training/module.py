@@ -20,7 +20,7 @@ from lightning_dar.checkpoint.settings import make_tokenizer, tokenizer_of
 from lightning_dar.data.progress import batches_since_step
 from lightning_dar.data.tokenizer import Tokenizer
 from lightning_dar.errors import DataError, UsageError
-from lightning_dar.model import RopeScaling, Transformer, build_transformer, resolve_config
+from lightning_dar.model import MLPConfig, RopeScaling, Transformer, build_transformer, resolve_config
 from lightning_dar.residual import ResidualConfig
 from lightning_dar.training.callbacks import (
     add_averaged_weights,
@@ -124,7 +124,7 @@ class LanguageModel(L.LightningModule):
             rank_zero_info(which_weights(checkpoint.path, checkpoint.weights, "model.init_weights="))
         backend = architecture.pop("attention_backend", None)
         for name, value in architecture.items():
-            value = asdict(value) if isinstance(value, RopeScaling) else value
+            value = asdict(value) if isinstance(value, (RopeScaling, MLPConfig)) else value
             if value is not None and value != own.get(name):
                 raise UsageError(f"model.{name}={value}: {has} {own.get(name)}; leave it unset")
         wired, asked = checkpoint.residual, self.residual
@@ -213,10 +213,14 @@ class LanguageModel(L.LightningModule):
         return self.model(input_ids)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        total, tokens = self._loss(batch)
+        total, tokens, auxiliary = self._loss(batch)
         loss = total / self._mean_over_ranks(tokens)
-        self.finite_steps.add(loss, batch["input_ids"])
         self.log("train/loss", loss.detach(), prog_bar=True, sync_dist=True)
+        if auxiliary:
+            extra = torch.stack(list(auxiliary.values())).sum()
+            self.log("train/auxiliary_loss", extra.detach(), sync_dist=True)
+            loss = loss + extra
+        self.finite_steps.add(loss, batch["input_ids"])
         return loss
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
@@ -225,7 +229,7 @@ class LanguageModel(L.LightningModule):
             optimizer.zero_grad(set_to_none=True)  # without gradients it leaves everything as it is
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self.val_metrics.update(*self._loss(batch))
+        self.val_metrics.update(*self._loss(batch)[:2])
         self.log_dict(self.val_metrics)
 
     def configure_optimizers(self) -> dict[str, Any]:
@@ -234,7 +238,7 @@ class LanguageModel(L.LightningModule):
             raise UsageError("trainer.max_steps: the schedule needs an end; set it, or trainer.max_epochs")
         fused = not self.trainer.precision.endswith("-mixed")
         named = ((name.replace(FSDP_PREFIX, ""), parameter) for name, parameter in self.model.named_parameters())
-        optimizer = build_optimizer(named, self.optimizer, fused)
+        optimizer = build_optimizer(named, self.optimizer, fused, self.model.decays)
         factor = schedule_factor(self.optimizer, int(total_steps))
         return {
             "optimizer": optimizer,
@@ -313,12 +317,13 @@ class LanguageModel(L.LightningModule):
             return self.files
         return {**self.tokenizer.files, **self.files}
 
-    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Summed loss in nats, and the number of tokens it sums over; training and validation share it."""
+    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
+        """Summed loss in nats, the number of tokens it sums over, and auxiliary losses by site; training and validation
+        share it."""
         targets = batch["targets"]
         head = partial(chunked_cross_entropy, targets=targets)
-        total = self.model(batch["input_ids"], batch.get("document_ids"), head=head)
-        return total, (targets != IGNORE_INDEX).sum()
+        total, auxiliary = self.model(batch["input_ids"], batch.get("document_ids"), head=head, with_auxiliary=True)
+        return total, (targets != IGNORE_INDEX).sum(), auxiliary
 
     def _mean_over_ranks(self, tokens: Tensor) -> Tensor:
         """Dividing by this, not by the own count, makes the gradient's mean over ranks the mean over tokens."""

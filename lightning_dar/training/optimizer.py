@@ -1,7 +1,7 @@
 """The optimizer: AdamW, or Muon beside it; what decays, what the routing parameters learn at."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
 from lightning_dar.errors import UsageError
+from lightning_dar.model.sublayer import is_matrix
 from lightning_dar.training.muon import MuonAndAdamW
 
 OptimizerName = Literal["adamw", "muon"]
@@ -68,18 +69,23 @@ class OptimizerConfig:
 
 
 def build_optimizer(
-    named_parameters: Iterable[tuple[str, Tensor]], config: OptimizerConfig, fused: bool = True
+    named_parameters: Iterable[tuple[str, Tensor]],
+    config: OptimizerConfig,
+    fused: bool = True,
+    decays: Callable[[str], bool] = lambda name: name.startswith("sublayers.") and is_matrix(name),
 ) -> Optimizer:
     """The optimizer of the trainable parameters of a `Transformer`, in up to three groups named in `group["name"]`.
 
     `body`: weight matrices of the sublayers, decayed; Muon's, where it is asked for. `routing`: everything the strategy
     owns, at `routing_lr` and never decayed although its queries are stacked into matrices. `other`: embedding, head,
     norms, biases. `fused`: AdamW is one kernel for all parameters; Lightning does not clip for it in mixed precision.
+    `decays`: whether a parameter belongs to `body`, by its name; that is `Transformer.decays`, default: what a
+    sublayer says that has nothing special to say.
     """
     groups: dict[str, list[Tensor]] = {"body": [], "other": [], "routing": []}
     for name, parameter in named_parameters:
         if parameter.requires_grad:
-            groups[_group(name)].append(parameter)
+            groups["routing" if name.startswith("residual.") else "body" if decays(name) else "other"].append(parameter)
     routing_lr = config.lr if config.routing_lr is None else config.routing_lr
     settings: list[dict[str, Any]] = [
         {
@@ -95,10 +101,3 @@ def build_optimizer(
     if config.name == "muon" and groups["body"]:
         return MuonAndAdamW(settings, config.momentum, **adamw)
     return AdamW(settings, **adamw)
-
-
-def _group(name: str) -> str:
-    """By the name alone: sharded, a matrix may lie flat."""
-    if name.startswith("residual."):
-        return "routing"
-    return "body" if name.startswith("sublayers.") and name.endswith("_proj.weight") else "other"

@@ -3,18 +3,15 @@
 None of the three adds a module, so parameters keep their names.
 """
 
-from collections.abc import Callable, Collection
-from functools import partial
-from types import MethodType
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.utils.checkpoint import checkpoint
 
 from lightning_dar.errors import UsageError
-from lightning_dar.model import Transformer
+from lightning_dar.model import Sublayer, Transformer
 
 ActivationCheckpointing = float | str
 Fill = Callable[[str, nn.Module], None]
@@ -43,8 +40,9 @@ def parallelize(
     """
     checkpoint_activations(model, activation_checkpointing)
     if compile_backend is not None:
-        for sublayer in model.sublayers:
-            sublayer.compile(backend=compile_backend)
+        for layer in model.layers:
+            for sublayer in (layer.attention, layer.mlp):
+                sublayer.compile(backend=compile_backend)
     if mesh is not None:
         shard(model, mesh, compute_dtype, fill)
 
@@ -58,11 +56,9 @@ def checkpoint_activations(model: Transformer, mode: ActivationCheckpointing) ->
     `none`: nothing. Raises UsageError for anything else.
     """
     layers = checkpointed_layers(mode, model.config.num_layers)
-    if mode == "sublayer":
-        for sublayer in model.sublayers:
-            sublayer.forward = MethodType(_forward_again, sublayer)
-    elif layers:
-        model.layer = MethodType(partial(_layer_again, layers), model)
+    for number, layer in enumerate(model.layers):
+        layer.recompute = number in layers
+        layer.attention.recompute = layer.mlp.recompute = mode == "sublayer"
 
 
 def checkpointed_layers(mode: ActivationCheckpointing, num_layers: int) -> frozenset[int]:
@@ -75,19 +71,6 @@ def checkpointed_layers(mode: ActivationCheckpointing, num_layers: int) -> froze
         takes = "none, sublayer, full, or a fraction of the layers from 0 to 1"
         raise UsageError(f"model.activation_checkpointing={mode}: must be {takes}")
     return frozenset(layer for layer in range(num_layers) if int((layer + 1) * mode) > int(layer * mode))
-
-
-def _forward_again(sublayer: nn.Module, *args: Any) -> Any:
-    return _recomputed(partial(type(sublayer).forward, sublayer), *args)
-
-
-def _layer_again(layers: Collection[int], model: Transformer, layer: int, *args: Any) -> Any:
-    run = partial(type(model).layer, model, layer)
-    return _recomputed(run, *args) if layer in layers else run(*args)
-
-
-def _recomputed(function: Callable[..., Any], *args: Any) -> Any:
-    return checkpoint(function, *args, use_reentrant=False)
 
 
 def shard(
@@ -119,6 +102,6 @@ def shard(
     for name, part in model.parts():
         if fill is not None:
             fill(name, part)
-        if name.startswith("sublayers."):
+        if isinstance(part, Sublayer):
             fully_shard(part, mesh=mesh["data_parallel"], mp_policy=policy)
     fully_shard(model, mesh=mesh["data_parallel"])

@@ -19,7 +19,7 @@ from lightning_dar.checkpoint.output import remove
 from lightning_dar.errors import DataError
 from lightning_dar.model import Transformer
 from lightning_dar.model.attention import Attention
-from lightning_dar.model.mlp import MLP
+from lightning_dar.model.mlp_kinds import available_mlps, mlp_class
 from lightning_dar.training.saving import name_whole, writing
 
 FSDP_PREFIX = "_fsdp_wrapped_module."  # in names of parameters, before what `FSDP` wraps; never in a checkpoint
@@ -88,7 +88,7 @@ class FSDP(FSDPStrategy):
         from torch.distributed.fsdp import MixedPrecision
 
         super().__init__(
-            auto_wrap_policy={Attention, MLP},
+            auto_wrap_policy={Attention, *map(mlp_class, available_mlps())},
             mixed_precision=MixedPrecision(),
             timeout=timedelta(seconds=timeout_seconds),
         )
