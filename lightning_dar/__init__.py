@@ -1,7 +1,7 @@
 """Transformers whose residual connections route: Delta Attention Residuals and their relatives."""
 
 from lightning_dar.checkpoint.load import load_model
-from lightning_dar.model import Transformer, TransformerConfig
+from lightning_dar.model import Sublayer, Transformer, TransformerConfig, available_mlps, register_mlp
 from lightning_dar.residual import Residual, ResidualConfig, Shape, available_residuals, register_residual
 from lightning_dar.version import __version__
 
@@ -9,10 +9,13 @@ __all__ = [
     "Residual",
     "ResidualConfig",
     "Shape",
+    "Sublayer",
     "Transformer",
     "TransformerConfig",
     "__version__",
+    "available_mlps",
     "available_residuals",
     "load_model",
+    "register_mlp",
     "register_residual",
 ]

@@ -6,6 +6,8 @@ from typing import Any, get_args, get_type_hints
 
 from lightning_dar.errors import UsageError
 
+EMPTY = inspect.Parameter.empty
+
 
 def options_of(cls: type, options: Mapping[str, Any], field: str, owner: str, given: set[str]) -> dict[str, Any]:
     """The options as the types that the class declares.
@@ -49,8 +51,18 @@ def options_of(cls: type, options: Mapping[str, Any], field: str, owner: str, gi
     return checked
 
 
+def with_defaults(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with every default spelled out, so that a later default does not change what they say."""
+    parameters = inspect.signature(cls).parameters.values()
+    defaults = {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+    return {
+        **options,
+        **{name: value for name, value in defaults.items() if name not in options and value is not EMPTY},
+    }
+
+
 def _declaration(cls: type, option: str) -> tuple[Any, bool]:
     """The option's type and whether it must be given, where it is defined along the class's bases."""
     base = next(base for base in cls.__mro__ if option in inspect.signature(base.__init__).parameters)
-    required = inspect.signature(base.__init__).parameters[option].default is inspect.Parameter.empty
+    required = inspect.signature(base.__init__).parameters[option].default is EMPTY
     return get_type_hints(base.__init__).get(option, Any), required

@@ -1,11 +1,14 @@
 """What a checkpoint says about itself, in plain types that load with `weights_only=True`."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from lightning_dar.model import TransformerConfig
+from lightning_dar.model.build import checked_mlp
+from lightning_dar.model.mlp_kinds import mlp_class
 from lightning_dar.residual import Residual, ResidualConfig
 from lightning_dar.residual.build import with_defaults
+from lightning_dar.residual.registry import is_plugin
 from lightning_dar.version import __version__
 
 DESCRIPTION_KEY = "lightning_dar"
@@ -22,7 +25,8 @@ def describe(
     """Architecture, strategy with options, the module that registers it, the tokenizer as its own JSON text, and the
     `config.json` of the model that this one comes from."""
     spelled_out = with_defaults(residual_config, type(residual))
-    architecture = asdict(config)
+    architecture = asdict(replace(config, mlp=checked_mlp(config.mlp)))
+    mlp_home = mlp_class(config.mlp.kind).__module__
     del architecture["attention_backend"]  # like the depth read, a choice of the machine and not of the model
     return {
         "format": FORMAT,
@@ -30,6 +34,7 @@ def describe(
         "architecture": architecture,
         "residual": {"name": residual_config.name, "options": spelled_out.options},
         "plugin": type(residual).__module__,
+        **({"mlp_plugin": mlp_home} if is_plugin(mlp_home) else {}),
         "tokenizer": tokenizer,
         "hf_config": hf_config,
     }

@@ -7,7 +7,7 @@ from lightning_dar.checkpoint.families import FAMILIES
 from lightning_dar.checkpoint.hf_rope import portable_rope_fields, read_rope
 from lightning_dar.checkpoint.hf_values import flag, positive, size
 from lightning_dar.errors import DataError, UsageError
-from lightning_dar.model import TransformerConfig
+from lightning_dar.model import MLPConfig, TransformerConfig
 from lightning_dar.residual import ResidualConfig
 
 RELEASED_MODES = {  # mode -> strategy and options; num_blocks is added where the strategy takes it
@@ -106,6 +106,11 @@ def size_fields(config: TransformerConfig) -> dict[str, Any]:
 
 def family_of(config: TransformerConfig, origin: Mapping[str, Any] | None = None) -> str:
     """The family whose features the architecture has; that of the origin where it still fits. Raises DataError."""
+    if config.mlp != MLPConfig():
+        raise DataError(
+            f"model.mlp.kind={config.mlp.kind}: a plain folder of {', '.join(FAMILIES)} has SwiGLU alone; "
+            "--format lightning keeps this one"
+        )
     fitting = [
         name
         for name, family in FAMILIES.items()

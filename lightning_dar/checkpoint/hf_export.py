@@ -12,6 +12,7 @@ from lightning_dar.checkpoint.hf_rope import rope_fields
 from lightning_dar.checkpoint.hf_verify import OLDEST
 from lightning_dar.checkpoint.load import HF_DESCRIPTION_KEY, Checkpoint
 from lightning_dar.errors import UsageError
+from lightning_dar.model.mlp_kinds import mlp_class
 from lightning_dar.residual.build import checked_options
 from lightning_dar.residual.registry import residual_class
 from lightning_dar.version import __version__
@@ -21,6 +22,7 @@ MODELING = f"{PACKAGE}.checkpoint.hf_modeling"
 CONFIG_CLASS = Variable(f"{PACKAGE}.checkpoint.hf_configuration", "RoutedConfig")
 MODEL_CLASS = Variable(MODELING, "RoutedForCausalLM")
 PLACEHOLDER = Variable(f"{PACKAGE}.residual.standard", "Standard")
+MLP_PLACEHOLDER = Variable(f"{PACKAGE}.model.mlp", "MLP")
 IDENTITY = 'FORMAT, RESIDUAL, CODE = 1, "standard", ""'  # the line of hf_identity.py that is exchanged
 NEEDED = {"torch", "transformers"}
 HEADER = '''"""Configuration and model of a transformer with residual strategy {residual!r}.
@@ -99,10 +101,11 @@ def model_code(target: Checkpoint) -> ModelCode:
             f"--format hf: residual strategy '{name}' ({home}.{inner}) is made inside a function; define its class in "
             "the module itself"
         )
+    mlp = mlp_class(target.config.mlp.kind)
     made = bundle(
         MODELING,
-        roots={PACKAGE, home.partition(".")[0]},
-        exchanged={PLACEHOLDER: Variable(home, inner)},
+        roots={PACKAGE, home.partition(".")[0], mlp.__module__.partition(".")[0]},
+        exchanged={PLACEHOLDER: Variable(home, inner), MLP_PLACEHOLDER: Variable(mlp.__module__, mlp.__qualname__)},
         kept={CONFIG_CLASS, MODEL_CLASS},
         trusted=PACKAGE,
     )

@@ -30,6 +30,7 @@ from lightning_dar.checkpoint.tensors import InMemory, TensorInfo, Tensors, Tran
 from lightning_dar.data.tokenizer_files import TOKENIZER_FILE
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.model import Transformer, TransformerConfig, build_transformer
+from lightning_dar.model.mlp_kinds import mlp_class
 from lightning_dar.residual import ResidualConfig
 
 MODEL_PREFIX = "model."
@@ -89,6 +90,7 @@ class Checkpoint:
 
     def build(self) -> Transformer:
         """The transformer on the meta device: shapes only."""
+        mlp_class(self.config.mlp.kind, self.description.get("mlp_plugin"))  # or an error that names the plugin
         return build_on_meta(self.config, self.residual, self.description["plugin"])
 
 

@@ -1,10 +1,14 @@
 """Options that ask for something else than the checkpoint that they are given with."""
 
+from dataclasses import asdict
+
 from jsonargparse import Namespace
 
 from lightning_dar.checkpoint.load import Checkpoint
 from lightning_dar.checkpoint.settings import MODEL_KEY
 from lightning_dar.errors import UsageError
+from lightning_dar.model import MLPConfig
+from lightning_dar.model.build import checked_mlp
 from lightning_dar.residual import ResidualConfig
 from lightning_dar.residual.build import checked_options
 from lightning_dar.residual.registry import residual_class
@@ -19,8 +23,11 @@ def refuse_contradictions(checkpoint: Checkpoint, model: Namespace) -> None:
     description = checkpoint.description
     saved = description["residual"]
     cls = residual_class(saved["name"], description["plugin"])
-    asked = {key: model[key] for key in description["architecture"]}
-    has = description["architecture"] | {"residual.name": saved["name"]}
+    mlp = checked_mlp(checkpoint.config.mlp, description.get("mlp_plugin"))
+    has = description["architecture"] | {"mlp": asdict(mlp), "residual.name": saved["name"]}
+    asked = {key: model[key] for key in (*description["architecture"], "mlp")}
+    if asked["mlp"] is not None:
+        asked["mlp"] = asdict(checked_mlp(MLPConfig(**vars(model.mlp))))
     if model.init_from is None or not _is_unset(model.residual):
         asked["residual.name"] = model.residual.name
     if model.residual.name == saved["name"]:

@@ -131,7 +131,10 @@ def architecture_of(options: Namespace) -> tuple[TransformerConfig, ResidualConf
     if model.init_from is not None:
         checkpoint = open_checkpoint(model.init_from)
         return checkpoint.config, replace(checkpoint.residual, depth_read=residual.depth_read)
-    config = resolve_config(**{name: getattr(model, name) for name in SIZES})
+    sizes = {name: getattr(model, name) for name in SIZES}
+    config = resolve_config(
+        **{name: value.as_dict() if isinstance(value, Namespace) else value for name, value in sizes.items()}
+    )
     return replace(config, vocab_size=config.vocab_size or _vocabulary(options.data.tokenizer)), residual
 
 

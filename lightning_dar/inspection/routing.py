@@ -13,6 +13,7 @@ from lightning_dar.diagnostics.wrapper import Together, Watched
 from lightning_dar.inspection.held_out import HeldOut
 from lightning_dar.inspection.result import Means, Routing, SiteReads
 from lightning_dar.inspection.subject import Subject
+from lightning_dar.model.layer import SUBLAYERS
 from lightning_dar.residual.base import DepthRouting, Residual
 
 STREAM = ("branch_norm", "stream_norm", "strength", "gate", "redundancy")
@@ -74,7 +75,7 @@ def routing_numbers(reads: Reads) -> Routing:
 
 
 def site_kind(site: int, num_sites: int) -> str:
-    return "finish" if site == num_sites else ("attention", "mlp")[site % 2]
+    return "finish" if site == num_sites else SUBLAYERS[site % len(SUBLAYERS)]
 
 
 def _means(sites: list[SiteReads]) -> Means:

@@ -3,12 +3,15 @@
 from dataclasses import replace
 
 from lightning_dar.model.attention import Attention
-from lightning_dar.model.config import TransformerConfig
+from lightning_dar.model.config import MLPConfig, TransformerConfig
 from lightning_dar.model.mlp_kinds import mlp_class
 from lightning_dar.model.sublayer import Sublayer
 from lightning_dar.model.transformer import Transformer
-from lightning_dar.options import options_of
+from lightning_dar.options import options_of, with_defaults
 from lightning_dar.residual import Residual, ResidualConfig, Shape, build_residual
+
+GIVEN = {"sizes", "pre_norm"}
+"""Arguments of an MLP's `__init__` that are no options."""
 
 
 def build_transformer(config: TransformerConfig, residual: ResidualConfig, plugin: str | None = None) -> Transformer:
@@ -22,7 +25,7 @@ def build_transformer(config: TransformerConfig, residual: ResidualConfig, plugi
     Raises:
         UsageError: sizes, strategy or options that cannot work.
     """
-    model = Transformer(with_checked_mlp(config), build_strategy(config, residual, plugin))
+    model = Transformer(replace(config, mlp=checked_mlp(config.mlp)), build_strategy(config, residual, plugin))
     model.init_weights()
     return model
 
@@ -33,11 +36,20 @@ def build_strategy(config: TransformerConfig, residual: ResidualConfig, plugin: 
     return build_residual(residual, shape, plugin)
 
 
-def with_checked_mlp(config: TransformerConfig) -> TransformerConfig:
-    """The MLP's options as their declared types. Raises UsageError for an unknown kind or option, or a wrong value."""
-    kind, options = config.mlp.kind, config.mlp.options
-    checked = options_of(mlp_class(kind), options, "model.mlp.options", f"MLP kind '{kind}'", {"sizes", "pre_norm"})
-    return replace(config, mlp=replace(config.mlp, options=checked))
+def checked_mlp(mlp: MLPConfig, plugin: str | None = None) -> MLPConfig:
+    """The MLP's options as their declared types, every default spelled out.
+
+    Args:
+        mlp: kind and options.
+        plugin: the module that a checkpoint says registered the kind, for the error.
+
+    Raises:
+        UsageError: an unknown kind or option, or an option of the wrong type.
+    """
+    cls = mlp_class(mlp.kind, plugin)
+    options = options_of(cls, mlp.options, "model.mlp.options", f"MLP kind '{mlp.kind}'", GIVEN)
+    spelled_out = with_defaults(cls, options)
+    return replace(mlp, options={name: value for name, value in spelled_out.items() if name not in GIVEN})
 
 
 def sublayer_classes(config: TransformerConfig) -> list[type[Sublayer]]:

@@ -12,9 +12,12 @@ from torch.utils.checkpoint import checkpoint
 from lightning_dar.model.sublayer import Sublayer
 from lightning_dar.residual.base import Residual
 
+SUBLAYERS = ("attention", "mlp")
+"""What a layer is made of, in this order."""
+
 
 def layer_sites(num_layers: int) -> list[tuple[int, int]]:
-    """By layer, the sites of its attention and of its MLP."""
+    """By layer, the sites of its sublayers."""
     return [(2 * layer, 2 * layer + 1) for layer in range(num_layers)]
 
 

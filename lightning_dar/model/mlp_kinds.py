@@ -36,10 +36,16 @@ def available_mlps() -> list[str]:
     return list(_KINDS)
 
 
-def mlp_class(kind: str) -> type[Sublayer]:
-    """The class registered as `kind`. Raises UsageError with the known ones where there is none."""
+def mlp_class(kind: str, plugin: str | None = None) -> type[Sublayer]:
+    """The class registered as `kind`. Raises UsageError where there is none, with the known ones, or with the module
+    that a checkpoint says registered it."""
     if kind in _KINDS:
         return _KINDS[kind]
+    if plugin is not None:
+        raise UsageError(
+            f"the checkpoint needs MLP kind '{kind}' of plugin '{plugin}': add --plugins {plugin} "
+            f"(in Python, import {plugin} first)"
+        )
     nearest = get_close_matches(kind, _KINDS, n=1)
     hint = f" Did you mean '{nearest[0]}'?" if nearest else " A plugin's kind needs --plugins MODULE."
     raise UsageError(f"model.mlp.kind: unknown kind '{kind}'; known: {', '.join(_KINDS)}.{hint}")

@@ -1,11 +1,11 @@
 """Building a strategy by name, its options checked against the types of its own signature."""
 
-import inspect
 from dataclasses import replace
 from typing import Any
 
 from lightning_dar.ops import require_depth_read
 from lightning_dar.options import options_of
+from lightning_dar.options import with_defaults as defaults_of
 from lightning_dar.residual.base import Residual, Shape
 from lightning_dar.residual.registry import ResidualConfig, residual_class
 
@@ -24,11 +24,7 @@ def build_residual(config: ResidualConfig, shape: Shape, plugin: str | None = No
 
 def with_defaults(config: ResidualConfig, cls: type[Residual]) -> ResidualConfig:
     """The same strategy with every option spelled out, so that a later default does not change it."""
-    options = checked_options(config, cls)
-    for option, parameter in inspect.signature(cls).parameters.items():
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is not parameter.empty:
-            options.setdefault(option, parameter.default)
-    return replace(config, options=options)
+    return replace(config, options=defaults_of(cls, checked_options(config, cls)))
 
 
 def checked_options(config: ResidualConfig, cls: type[Residual]) -> dict[str, Any]:

@@ -93,6 +93,7 @@ class LanguageModel(L.LightningModule):
         self.files: dict[str, bytes] = {}  # what else came with those weights
         self.finite_steps = FiniteSteps(non_finite, max_skipped_steps)
         self._random_states: list[dict[str, Any]] = []  # by rank, of the run that is resumed
+        self._auxiliary: dict[int, Tensor] = {}  # by site, of the batch at hand
         self._random_at_step: dict[str, Any] = {}  # before the first batch of a step of several
         if init_from is None:
             self.config = resolve_config(**architecture)
@@ -213,7 +214,8 @@ class LanguageModel(L.LightningModule):
         return self.model(input_ids)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        total, tokens, auxiliary = self._loss(batch)
+        total, tokens = self._loss(batch)
+        auxiliary, self._auxiliary = self._auxiliary, {}
         loss = total / self._mean_over_ranks(tokens)
         self.log("train/loss", loss.detach(), prog_bar=True, sync_dist=True)
         if auxiliary:
@@ -229,7 +231,7 @@ class LanguageModel(L.LightningModule):
             optimizer.zero_grad(set_to_none=True)  # without gradients it leaves everything as it is
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self.val_metrics.update(*self._loss(batch)[:2])
+        self.val_metrics.update(*self._loss(batch))
         self.log_dict(self.val_metrics)
 
     def configure_optimizers(self) -> dict[str, Any]:
@@ -317,13 +319,14 @@ class LanguageModel(L.LightningModule):
             return self.files
         return {**self.tokenizer.files, **self.files}
 
-    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
-        """Summed loss in nats, the number of tokens it sums over, and auxiliary losses by site; training and validation
-        share it."""
+    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Summed loss in nats, and the number of tokens it sums over; training and validation share it. Auxiliary
+        losses are left for the training step."""
         targets = batch["targets"]
         head = partial(chunked_cross_entropy, targets=targets)
-        total, auxiliary = self.model(batch["input_ids"], batch.get("document_ids"), head=head, with_auxiliary=True)
-        return total, (targets != IGNORE_INDEX).sum(), auxiliary
+        ids, documents = batch["input_ids"], batch.get("document_ids")
+        total, self._auxiliary = self.model(ids, documents, head=head, with_auxiliary=True)
+        return total, (targets != IGNORE_INDEX).sum()
 
     def _mean_over_ranks(self, tokens: Tensor) -> Tensor:
         """Dividing by this, not by the own count, makes the gradient's mean over ranks the mean over tokens."""

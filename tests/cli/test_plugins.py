@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from lightning_dar.model import mlp_kinds
 from lightning_dar.residual import registry
 
 PLUGIN = '''
@@ -59,6 +60,28 @@ def test_a_plugin_trains_validates_and_is_named_when_it_is_missing(plugin, fit, 
     status, _, err = run("validate", "--ckpt_path", checkpoint)
     assert status == 2
     assert "needs residual strategy 'halved' of plugin 'my_variant': add --plugins my_variant" in err
+
+
+def test_a_kind_of_mlp_trains_validates_and_is_named_when_it_is_missing(fit, run, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "model")
+    monkeypatch.setattr(mlp_kinds, "_KINDS", dict(mlp_kinds._KINDS))
+    fit("--plugins=experts", "--model.mlp.kind=experts", "--model.mlp.options.num_experts=2")
+    checkpoint = Path("runs/test/version_0/checkpoints/last.ckpt")
+    for command in (
+        ("validate", "--ckpt_path", checkpoint),
+        ("fit", "--ckpt_path", checkpoint, "--trainer.max_steps=6"),
+    ):
+        monkeypatch.delitem(mlp_kinds._KINDS, "experts")
+        sys.modules.pop("experts")
+        status, _, err = run(*command)
+        assert status == 2 and "MLP kind 'experts' of plugin 'experts': add --plugins experts" in err
+        status, _, err = run(*command, "--plugins=experts")
+        assert status == 0, err
+    status, _, err = run(*command, "--plugins=experts", "--model.mlp.options.num_experts=3")
+    assert (
+        status == 2 and "model.mlp={'kind': 'experts', 'options': {'num_experts': 3, 'weight': 0.1}}: the check" in err
+    )
+    sys.modules.pop("experts")
 
 
 def test_a_resumed_run_needs_its_plugin_again(plugin, fit, run):
