@@ -12,7 +12,7 @@ from lightning_dar.errors import UsageError
 from lightning_dar.study.matrix import Cell
 
 PACKAGE = Path(__file__).parents[1]
-NO_PART_IN_TRAINING = ("study", "report", "evaluate")  # rooms that run cells, draw, or score what is trained
+NO_PART_IN_TRAINING = ("study", "charts", "evaluate")  # rooms that run cells, draw, or score what is trained
 PLACES = ("logger",)  # settings of the trainer that only say where a run lies
 
 
