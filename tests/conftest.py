@@ -21,7 +21,7 @@ os.environ["HF_MODULES_CACHE"] = tempfile.mkdtemp(prefix="modules-")
 atexit.register(shutil.rmtree, os.environ["HF_MODULES_CACHE"], ignore_errors=True)
 
 
-LONG = ("resume", "training", "benchmarks")
+LONG = ("resume", "training", "benchmarks", "study")
 
 
 def pytest_collection_modifyitems(items):

@@ -33,6 +33,7 @@ def together(args: list[str], count: int = 2) -> list[subprocess.CompletedProces
     ]
 
 
+@pytest.mark.slow
 def test_runs_that_start_together_have_a_folder_each(fit, text_folder):
     """The data are there, so that nothing holds either up on the way to its folder."""
     fit(*QUICK)

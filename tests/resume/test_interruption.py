@@ -94,6 +94,7 @@ def test_a_signal_during_the_sanity_check_waits_for_the_first_step(new_runs):
     assert "interrupted after 1 steps" in done.said
 
 
+@pytest.mark.slow
 def test_the_process_that_launched_the_others_passes_the_signal_on(new_runs):
     done = new_runs("launched").fit_launched(interrupted_at("on_train_batch_start", 6), trainer__max_steps=400).check()
     assert "interrupted after 6 steps" in done.said or "interrupted after 7 steps" in done.said

@@ -43,7 +43,7 @@ def kill_and_go_on(kind: str, seed: int, new_runs, undisturbed) -> None:
     assert not list(runs.newest().rglob(".*partial"))
 
 
-@pytest.mark.parametrize("seed, kind", enumerate(KINDS))
+@pytest.mark.parametrize("seed, kind", enumerate(("accumulation", "two processes")))
 def test_killed_at_some_moment(kind, seed, new_runs, undisturbed):
     kill_and_go_on(kind, seed, new_runs, undisturbed)
 

@@ -215,6 +215,7 @@ def test_moments_stay_with_their_parameters_across_strategies(strategy, alone_th
         assert keys_in(saved(runs, STEPS)) == KEYS
 
 
+@pytest.mark.slow
 def test_muons_momentum_stays_with_its_matrices(made):
     """From one process into shards."""
     muon = {"model__optimizer__name": "muon"}

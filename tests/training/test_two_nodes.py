@@ -43,6 +43,7 @@ def two_nodes(tmp_path, text_folder):
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
+@pytest.mark.slow
 def test_two_nodes_are_one_run_and_agree_with_one_process(two_nodes, tmp_path, text_folder, monkeypatch):
     shared, agents = two_nodes
     (tmp_path / "alone").mkdir()

@@ -60,7 +60,9 @@ def alone(folder) -> Path:
     return fit(folder / "alone", "--data.batch_size=8", "--trainer.gradient_clip_val=0.5")
 
 
-@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow), "fsdp2"])
+@pytest.mark.parametrize(
+    "strategy", [pytest.param("ddp", marks=pytest.mark.slow), pytest.param("fsdp", marks=pytest.mark.slow), "fsdp2"]
+)
 def test_weights_and_metrics_agree_with_one_process(strategy, alone, folder):
     two = ["--data.batch_size=4", "--trainer.devices=2", "--trainer.gradient_clip_val=0.5", *STRATEGIES[strategy]]
     checkpoint = fit_in_two(folder / strategy, *two)
