@@ -4,16 +4,18 @@ import importlib
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from importlib.metadata import entry_points
 from typing import Any
 
 from lightning_dar.errors import UsageError
+from lightning_dar.named import not_found
+from lightning_dar.named import register as register_class
 from lightning_dar.ops import DepthRead
 from lightning_dar.residual.base import Residual
 
 ENTRY_POINT_GROUP = "lightning_dar.residuals"
 
+WHAT = "residual strategy"
 _REGISTRY: dict[str, type[Residual]] = {}
 
 
@@ -41,14 +43,7 @@ def register_residual(name: str) -> Callable[[type[Residual]], type[Residual]]:
     """
 
     def register(cls: type[Residual]) -> type[Residual]:
-        if not (inspect.isclass(cls) and issubclass(cls, Residual)):
-            raise UsageError(f"residual strategy '{name}': {cls!r} is not a subclass of lightning_dar.Residual")
-        known = _REGISTRY.get(name)
-        if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise UsageError(
-                f"residual strategy '{name}' of {cls.__module__} is already registered by {known.__module__}"
-            )
-        _REGISTRY[name] = cls
+        register_class(_REGISTRY, name, cls, Residual, WHAT)
         return cls
 
     return register
@@ -93,14 +88,8 @@ def residual_class(name: str, plugin: str | None = None) -> type[Residual]:
         _load_entry_points()
     if name in _REGISTRY:
         return _REGISTRY[name]
-    if plugin is not None and is_plugin(plugin):
-        raise UsageError(
-            f"the checkpoint needs residual strategy '{name}' of plugin '{plugin}': add --plugins {plugin} "
-            f"(in Python, import {plugin} first)"
-        )
-    nearest = get_close_matches(name, _REGISTRY, n=1)
-    hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
-    raise UsageError(f"model.residual.name: unknown strategy '{name}'; known: {', '.join(_REGISTRY)}.{hint}")
+    plugin = plugin if plugin is not None and is_plugin(plugin) else None
+    raise not_found(_REGISTRY, name, WHAT, "model.residual.name", plugin)
 
 
 def _load_entry_points() -> None:
