@@ -116,8 +116,6 @@ class RoutedCLI(LightningCLI):
         subcommand = self.config.subcommand
         path = self.config[subcommand].get("ckpt_path")
         self.checkpoint, self.goes_on = None, False
-        if subcommand == "fit":
-            settle_callbacks(self.config.fit.trainer)
         if subcommand != "validate" and self.config[subcommand].weights is not None:
             raise UsageError(f"--weights: not for {subcommand}; --model.init_weights says which ones fit starts from")
         self.save_config_kwargs["overwrite"] = path == "last"  # a run that goes on has one in its folder
@@ -163,16 +161,20 @@ class RoutedCLI(LightningCLI):
         self._override(trainer=same_logs(trainer, self.checkpoint))
 
     def _parsed(self, parser: LightningArgumentParser, settings: dict[str, Any] | None = None) -> Namespace:
-        """The command line, or in Python the dict or Namespace in its place, which override `settings`."""
+        """The command line, or in Python the dict or Namespace in its place, which override `settings`; its callbacks
+        are settled."""
         if isinstance(self.args, dict | Namespace):
             parser.asked = [name for name in self.subcommands() if name in self.args]
             base = None if settings is None else parser.parse_object({self.config.subcommand: deepcopy(settings)})
-            return parser.parse_object(deepcopy(self.args), base)  # jsonargparse changes lists in place
-        args = list(self.args)
-        if settings is not None:
-            after = args.index(self.config.subcommand) + 1
-            args[after:after] = ["--config", json.dumps(settings)]
-        return parser.parse_args(args)
+            config = parser.parse_object(deepcopy(self.args), base)  # jsonargparse changes lists in place
+        else:
+            args = list(self.args)
+            if settings is not None:
+                after = args.index(self.config.subcommand) + 1
+                args[after:after] = ["--config", json.dumps(settings)]
+            config = parser.parse_args(args)
+        settle_callbacks(config[config.subcommand].trainer)
+        return config
 
     def _settle(self, parser: LightningArgumentParser) -> None:
         """Takes the settings of `--ckpt_path`. Raises UsageError where other ones contradict the weights."""
@@ -188,7 +190,6 @@ class RoutedCLI(LightningCLI):
         self.config = self._parsed(parser, settings)
         self._override(data=self._data_for(self.checkpoint))
         if subcommand == "fit":
-            settle_callbacks(self.config.fit.trainer)
             self._check_end()
         else:  # outside of fit Lightning opens no folders, one set of weights, and misses callbacks it can spare
             if self.checkpoint.weights is not None:
@@ -240,7 +241,6 @@ class RoutedCLI(LightningCLI):
             check_gpu(trainer.accelerator)
             check_launch(trainer)
             settle_precision(trainer, list(_flags(self.args, self.subcommand)))
-        settle_callbacks(trainer)
         leave_out_unwritable(trainer)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
