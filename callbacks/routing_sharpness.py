@@ -92,9 +92,9 @@ class RoutingSharpness(Measuring):
             ("heat map", "routing.png", draw_routing(sites, title)),
             ("by depth", "routing_by_depth.png", draw_by_depth(sites, num_sites, title)),
         ):
+            tag, picture = f"routing/{name.replace(' ', '_')}", pixels(png)
             for logger in trainer.loggers:
-                tag, step = f"routing/{name.replace(' ', '_')}", logged_step(trainer.global_step)
-                kind_of(type(logger)).log_picture(logger, tag, pixels(png), step)
+                kind_of(type(logger)).log_picture(logger, tag, picture, logged_step(trainer.global_step))
             self.pictures[name] = os.path.join(folder, file)
-            with fsspec.open(self.pictures[name], "wb", auto_mkdir=True) as picture:  # it may be behind a URL
-                picture.write(png)
+            with fsspec.open(self.pictures[name], "wb", auto_mkdir=True) as file:  # it may be behind a URL
+                file.write(png)

@@ -20,8 +20,10 @@ def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
 
 
 def spearman_of_columns(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Of `x` [n] with each column of `y` [n, K]: [K], NaN where one of the two is constant. scipy's own correlates all
-    columns with each other, thousands of them."""
+    """Spearman's correlation of `x` [n] with each column of `y` [n, K], as [K]; NaN where one of the two is constant.
+
+    `scipy.stats.spearmanr` would also correlate all columns with each other, and there are thousands of them.
+    """
     a, b = (ranks - ranks.mean(0) for ranks in (rankdata(x)[:, None], rankdata(y, axis=0)))
     scale = np.sqrt((a**2).sum(0) * (b**2).sum(0))
     return np.divide((a * b).sum(0), scale, out=np.full(y.shape[1], np.nan), where=scale > 0)

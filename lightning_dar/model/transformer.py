@@ -110,13 +110,18 @@ class Transformer(nn.Module):
     def init_module(self, name: str, module: nn.Module) -> None:
         """One module of a sublayer, by its name in the transformer, or an embedding, norm or head; none of its
         submodules."""
-        place = name.split(".", 2)
-        if place[0] == "sublayers":
-            self.sublayers[int(place[1])].reset_module("".join(place[2:]), module)
+        sublayer, own_name = self._in_sublayer(name)
+        if sublayer is not None:
+            sublayer.reset_module(own_name, module)
         else:
             reset_module(module, self.config.init_std)
 
     def decays(self, name: str) -> bool:
         """Whether the parameter of this name is a weight matrix of a sublayer, as the sublayer says."""
-        place = name.split(".", 2)
-        return place[0] == "sublayers" and self.sublayers[int(place[1])].decays(place[2])
+        sublayer, own_name = self._in_sublayer(name)
+        return sublayer is not None and sublayer.decays(own_name)
+
+    def _in_sublayer(self, name: str) -> tuple[Sublayer | None, str]:
+        """The sublayer that a module or parameter of this name lies in, and its name there."""
+        first, *place = name.split(".", 2)
+        return (self.sublayers[int(place[0])], "".join(place[1:])) if first == "sublayers" and place else (None, name)

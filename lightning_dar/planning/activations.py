@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from lightning_dar.model import TransformerConfig, sublayer_classes
 from lightning_dar.model.costs import FP32, Saving
+from lightning_dar.model.layer import layer_sites
 from lightning_dar.ops import DepthRead
 from lightning_dar.ops.two_phase.forward import CHUNK_ROWS, keeps_phase_one
 from lightning_dar.planning.precision import Precision
@@ -50,7 +51,7 @@ def held(
     saving = Saving(compute=precision.compute, autocast=precision.autocast, composite_norm=composite_norm)
     sublayers = sublayer_classes(config)
     sites = [cls.saved_bytes(config, seen, saving) for cls, seen in zip(sublayers, inputs, strict=True)]
-    layers = [sum(sites[first : first + 2]) for first in range(0, len(sites), 2)]
+    layers = [sum(sites[site] for site in layer) for layer in layer_sites(config.num_layers)]
     if checkpointing == "sublayer":
         kept, again = sum(config.hidden_size * dtype.itemsize for seen in inputs for dtype in seen), max(sites)
     else:
