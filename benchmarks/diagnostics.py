@@ -28,7 +28,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from torch.utils.data import DataLoader
 
 from benchmarks.step import Setting, batch, keep_freed_memory
-from callbacks import BranchStrength, RoutingCollapse, RoutingSharpness, SourceRedundancy
+from lightning_dar.callbacks import BranchStrength, RoutingCollapse, RoutingSharpness, SourceRedundancy
 from lightning_dar.residual import ResidualConfig
 from lightning_dar.training import LanguageModel
 

@@ -25,8 +25,8 @@ def write_source(folder: Path, megabytes: float) -> list[str]:
     """The texts of Python's own library, as often as needed, one a line of a .jsonl.zst."""
     import pyarrow
 
-    from lightning_dar.data.pieces import read_pieces
-    from lightning_dar.data.sources import find_files
+    from lightning_dar.text.pieces import read_pieces
+    from lightning_dar.text.sources import find_files
 
     library = [piece.text for file in find_files(["stdlib"]) for piece in read_pieces(file, "text")]
     texts, size = [], 0
@@ -54,9 +54,9 @@ def main(megabytes: float = 16, threads: int = 2, tokenizer: str = "bpe:8192") -
     os.environ |= {"RAYON_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "true"}
     import tokenizers
 
-    from lightning_dar.data.manifest import Request
-    from lightning_dar.data.prepare import prepare
-    from lightning_dar.data.tokenizer import bpe_size, load_tokenizer, train_bpe
+    from lightning_dar.text.manifest import Request
+    from lightning_dar.text.prepare import prepare
+    from lightning_dar.text.tokenizer import bpe_size, load_tokenizer, train_bpe
 
     with tempfile.TemporaryDirectory() as work:
         texts = write_source(Path(work), megabytes)

@@ -1,25 +1,4 @@
-"""Callbacks, one a file; usable in any config as `class_path: callbacks.NAME`."""
+"""The callbacks of `lightning_dar.callbacks` under the short name that configs use: `class_path: callbacks.NAME`."""
 
-from callbacks.branch_strength import BranchStrength
-from callbacks.downstream import Downstream
-from callbacks.final_validation import FinalValidation
-from callbacks.interruption import Interruption
-from callbacks.routing_collapse import RoutingCollapse
-from callbacks.routing_sharpness import RoutingSharpness
-from callbacks.run_summary import RunSummary
-from callbacks.sample_text import SampleText
-from callbacks.source_redundancy import SourceRedundancy
-from callbacks.throughput import Throughput
-
-__all__ = [
-    "BranchStrength",
-    "Downstream",
-    "FinalValidation",
-    "Interruption",
-    "RoutingCollapse",
-    "RoutingSharpness",
-    "RunSummary",
-    "SampleText",
-    "SourceRedundancy",
-    "Throughput",
-]
+from lightning_dar.callbacks import *  # noqa: F403
+from lightning_dar.callbacks import __all__  # noqa: F401

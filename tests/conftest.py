@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from callbacks import RoutingSharpness
-from lightning_dar.checkpoint import hf_verify
+from lightning_dar.callbacks import RoutingSharpness
+from lightning_dar.convert import hf_verify
 from lightning_dar.residual import registry
 
 torch.set_num_threads(1)  # the models are tiny: threads would only wait for each other

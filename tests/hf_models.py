@@ -8,12 +8,12 @@ import torch
 from tiny import scramble, tiny_config, tiny_model
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from lightning_dar.checkpoint.convert import Conversion, convert
 from lightning_dar.checkpoint.description import describe
 from lightning_dar.checkpoint.families import name_table
 from lightning_dar.checkpoint.hf_fields import hf_name
-from lightning_dar.checkpoint.hf_modeling import RoutedConfig, RoutedForCausalLM
 from lightning_dar.checkpoint.load import tensor_infos
+from lightning_dar.convert.convert import Conversion, convert
+from lightning_dar.convert.hf_modeling import RoutedConfig, RoutedForCausalLM
 from lightning_dar.model import Transformer, TransformerConfig
 from lightning_dar.residual import ResidualConfig
 

@@ -9,8 +9,8 @@ from tiny import scramble, tiny_config, tiny_model
 from lightning_dar.checkpoint.description import DESCRIPTION_KEY, describe
 from lightning_dar.checkpoint.load import Checkpoint
 from lightning_dar.checkpoint.tensors import InMemory
-from lightning_dar.data.tokenizer import BYTES_JSON
 from lightning_dar.residual import ResidualConfig
+from lightning_dar.text.tokenizer import BYTES_JSON
 
 BYTES_VOCAB = 257
 PLUGIN = '''

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning_dar.data.tokenizer import BYTES_JSON, Tokenizer
-from lightning_dar.data.tokenizer_files import (
+from lightning_dar.errors import DataError
+from lightning_dar.text.tokenizer import BYTES_JSON, Tokenizer
+from lightning_dar.text.tokenizer_files import (
     BESIDE,
     TOKENIZER_CONFIG,
     Files,
@@ -15,7 +16,6 @@ from lightning_dar.data.tokenizer_files import (
     is_one_of,
     json_object,
 )
-from lightning_dar.errors import DataError
 
 FILES_KEY = "lightning_dar_files"  # in a .ckpt: name -> content
 GENERATION_FILE = "generation_config.json"

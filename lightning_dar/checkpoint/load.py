@@ -27,11 +27,11 @@ from lightning_dar.checkpoint.hf_fields import native_name, refuse_contradiction
 from lightning_dar.checkpoint.safetensors_files import SafetensorsFiles, file_inside, read_json_object
 from lightning_dar.checkpoint.sharded import META_FILE, WEIGHTS_PREFIX, ShardedTensors
 from lightning_dar.checkpoint.tensors import InMemory, TensorInfo, Tensors, Translated, Unprefixed
-from lightning_dar.data.tokenizer_files import TOKENIZER_FILE
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.model import Transformer, TransformerConfig, build_transformer
 from lightning_dar.model.mlp_kinds import mlp_class
 from lightning_dar.residual import ResidualConfig
+from lightning_dar.text.tokenizer_files import TOKENIZER_FILE
 
 MODEL_PREFIX = "model."
 DATA_KEY = "datamodule_hyper_parameters"  # Lightning's

@@ -8,9 +8,9 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
-from lightning_dar.data.tokenizer import Tokenizer
 from lightning_dar.model import Transformer
 from lightning_dar.model.generate import generate_tokens
+from lightning_dar.text.tokenizer import Tokenizer
 
 DEFAULT_MAX_NEW_TOKENS = 256  # the harness's own
 

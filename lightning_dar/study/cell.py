@@ -13,13 +13,13 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from lightning.pytorch.utilities import rank_zero_only
 
-from lightning_dar.checkpoint.saved import newest_in, steps_of
-from lightning_dar.commands import trainer
-from lightning_dar.data.manifest import read_json
 from lightning_dar.errors import DataError, TrainingError, UsageError
+from lightning_dar.run import lightning_cli
+from lightning_dar.run.saved import newest_in, steps_of
 from lightning_dar.study.folder import NOT_DONE, CellFolder
 from lightning_dar.study.measure import measure
 from lightning_dar.study.result import Result
+from lightning_dar.text.manifest import read_json
 
 LAST_SAVE_SECONDS = 120  # what an earlier process of this cell may take to save and end
 
@@ -29,7 +29,7 @@ def run_cell(folder: CellFolder, result_path: Path) -> int:
     callback = ["--trainer.callbacks+=lightning_dar.study.progress.WriteProgress"]
     callback += [f"--trainer.callbacks.path={folder.progress}"]
     try:
-        trainer.run(["fit", "--config", str(folder.config), "--ckpt_path", "last", *callback])
+        lightning_cli.run(["fit", "--config", str(folder.config), "--ckpt_path", "last", *callback])
     except SystemExit as stop:  # "all steps are done"
         if stop.code:
             raise

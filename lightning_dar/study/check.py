@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from lightning.pytorch.cli import LightningArgumentParser
 
-from lightning_dar.commands.parser import OneLine, add_plugins, use_plugins
-from lightning_dar.commands.trainer import RoutedTrainer
-from lightning_dar.data import TextData
 from lightning_dar.errors import UsageError
+from lightning_dar.run.lightning_cli import RoutedTrainer
+from lightning_dar.run.parser import OneLine, add_plugins, use_plugins
 from lightning_dar.study.identity import plugins_of
 from lightning_dar.study.matrix import Cell
+from lightning_dar.text import TextData
 from lightning_dar.training import LanguageModel
 
 

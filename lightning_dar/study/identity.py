@@ -12,7 +12,8 @@ from lightning_dar.errors import UsageError
 from lightning_dar.study.matrix import Cell
 
 PACKAGE = Path(__file__).parents[1]
-NO_PART_IN_TRAINING = ("study", "charts", "evaluate")  # rooms that run cells, draw, or score what is trained
+# they run cells, draw, or come after a run
+NO_PART_IN_TRAINING = ("charts", "convert", "evaluate", "generate.py", "study")
 PLACES = ("logger",)  # settings of the trainer that only say where a run lies
 
 
@@ -46,7 +47,7 @@ def data_identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError, DataError: as `TextData` does.
     """
-    from lightning_dar.data import TextData
+    from lightning_dar.text import TextData
 
     data = TextData(**settings)
     data.prepare_data()

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 
 from lightning_dar.checkpoint.load import Checkpoint
-from lightning_dar.checkpoint.settings import tokenizer_of
-from lightning_dar.commands.device import find_device
 from lightning_dar.errors import DataError
-from lightning_dar.inspection.held_out import validation_windows
-from lightning_dar.inspection.losses import own_losses
-from lightning_dar.inspection.routing import measure_reads
-from lightning_dar.inspection.subject import Subject, load_subject
-from lightning_dar.planning.flops import model_flops
+from lightning_dar.inspect.held_out import validation_windows
+from lightning_dar.inspect.losses import own_losses
+from lightning_dar.inspect.routing import measure_reads
+from lightning_dar.inspect.subject import Subject, load_subject
+from lightning_dar.plan.flops import model_flops
+from lightning_dar.run.device import find_device
+from lightning_dar.run.settings import tokenizer_of
 from lightning_dar.study.result import Curve, Measured, SiteSharpness
 
 CURVES = ("train/loss", "val/loss", "routing/sharpness")

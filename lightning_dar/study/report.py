@@ -6,7 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lightning_dar.charts import page
-from lightning_dar.data.manifest import read_json
 from lightning_dar.errors import UsageError
 from lightning_dar.study.charts import sections_of
 from lightning_dar.study.identity import refuse_to_mix
@@ -14,6 +13,7 @@ from lightning_dar.study.matrix import Cell, StudyConfig
 from lightning_dar.study.result import Result, read_result
 from lightning_dar.study.summary import Summary, summarise
 from lightning_dar.study.words import counted_failures, failures, lead, markdown_table
+from lightning_dar.text.manifest import read_json
 
 PAPER_NUMBERS = Path("docs/paper_numbers.json")
 

@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lightning_dar.checkpoint.output import partial_of
-from lightning_dar.data.manifest import read_json
 from lightning_dar.errors import DataError
+from lightning_dar.files import partial_of
+from lightning_dar.text.manifest import read_json
 
 FORMAT = 1
 

@@ -12,8 +12,8 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
-from lightning_dar.checkpoint.saved import newest_in, steps_of
 from lightning_dar.errors import DataError
+from lightning_dar.run.saved import newest_in, steps_of
 from lightning_dar.training.ranks import fail_together, from_all_ranks
 from lightning_dar.training.saving import checkpoint_folder
 

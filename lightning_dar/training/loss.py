@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lightning_dar.data.windows import IGNORE_INDEX
+from lightning_dar.text.windows import IGNORE_INDEX
 
 CHUNK_LOGITS = 2**26  # 256 MiB of fp32
 

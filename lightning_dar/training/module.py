@@ -16,12 +16,12 @@ from lightning_dar.checkpoint.averaged import WhichWeights, which_weights
 from lightning_dar.checkpoint.carried import FILES_KEY, packed, unpacked
 from lightning_dar.checkpoint.description import DESCRIPTION_KEY, describe
 from lightning_dar.checkpoint.load import Checkpoint, build_on_meta, load_weights, open_checkpoint
-from lightning_dar.checkpoint.settings import make_tokenizer, tokenizer_of
-from lightning_dar.data.progress import batches_since_step
-from lightning_dar.data.tokenizer import Tokenizer
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.model import MLPConfig, RopeScaling, Transformer, build_transformer, resolve_config
 from lightning_dar.residual import ResidualConfig
+from lightning_dar.run.settings import make_tokenizer, tokenizer_of
+from lightning_dar.text.progress import batches_since_step
+from lightning_dar.text.tokenizer import Tokenizer
 from lightning_dar.training.callbacks import (
     add_averaged_weights,
     adopt_callbacks,

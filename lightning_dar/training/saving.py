@@ -18,7 +18,7 @@ from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.distributed.checkpoint import CheckpointException
 
-from lightning_dar.checkpoint.output import PARTIAL, partial_of, put_in_place, remove
+from lightning_dar.files import PARTIAL, partial_of, put_in_place, remove
 from lightning_dar.training.ranks import fail_together
 
 

@@ -15,8 +15,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lightning_dar.checkpoint.averaged import trained_weights
-from lightning_dar.checkpoint.output import remove
 from lightning_dar.errors import DataError
+from lightning_dar.files import remove
 from lightning_dar.model import Transformer
 from lightning_dar.model.attention import Attention
 from lightning_dar.model.mlp_kinds import available_mlps, mlp_class

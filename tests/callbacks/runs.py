@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tiny import scramble
 from torch.utils.data import DataLoader
 
-from callbacks import BranchStrength, RoutingCollapse, RoutingSharpness, SourceRedundancy
+from lightning_dar.callbacks import BranchStrength, RoutingCollapse, RoutingSharpness, SourceRedundancy
 from lightning_dar.residual import ResidualConfig
 from lightning_dar.training import LanguageModel
 

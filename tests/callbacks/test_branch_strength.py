@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from callbacks import BranchStrength
+from lightning_dar.callbacks import BranchStrength
 from runs import Scramble, events, fit, language_model
 
 

@@ -8,15 +8,15 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
 
-from callbacks import FinalValidation, Interruption, RoutingSharpness, RunSummary, SampleText, Throughput
-from callbacks.throughput import peak_flops
-from lightning_dar.data import Tokenizer
+from lightning_dar.callbacks import FinalValidation, Interruption, RoutingSharpness, RunSummary, SampleText, Throughput
+from lightning_dar.callbacks.throughput import peak_flops
+from lightning_dar.text import Tokenizer
 from runs import BATCH, SEQ_LEN, RandomTokens, events, fit, language_model
 
 
 def test_throughput_counts_tokens_against_the_clock(tmp_path, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("callbacks.throughput.perf_counter", lambda: now[0])
+    monkeypatch.setattr("lightning_dar.callbacks.throughput.perf_counter", lambda: now[0])
 
     class Slow(L.Callback):
         """A quarter of a second of waiting for each batch, three quarters of computing."""
@@ -35,8 +35,8 @@ def test_throughput_counts_tokens_against_the_clock(tmp_path, monkeypatch):
 
 def test_utilisation_where_the_peak_is_known(tmp_path, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("callbacks.throughput.perf_counter", lambda: now[0])
-    monkeypatch.setattr("callbacks.throughput.peak_flops", lambda device, precision: 1e9)
+    monkeypatch.setattr("lightning_dar.callbacks.throughput.perf_counter", lambda: now[0])
+    monkeypatch.setattr("lightning_dar.callbacks.throughput.peak_flops", lambda device, precision: 1e9)
 
     class Slow(L.Callback):
         def on_train_batch_start(self, *_):
@@ -66,7 +66,7 @@ def test_peak_by_the_gpus_own_name(name, peak, monkeypatch):
 
 def test_validation_does_not_count_as_training_time(tmp_path, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("callbacks.throughput.perf_counter", lambda: now[0])
+    monkeypatch.setattr("lightning_dar.callbacks.throughput.perf_counter", lambda: now[0])
 
     class SlowValidation(L.Callback):
         def on_train_batch_start(self, *_):
@@ -104,7 +104,7 @@ def test_sample_text_is_deterministic_and_logged(tmp_path):
 
 
 def tokenizer_json() -> str:
-    from lightning_dar.data.tokenizer import load_tokenizer
+    from lightning_dar.text.tokenizer import load_tokenizer
 
     return load_tokenizer("bytes").to_json()
 

@@ -9,9 +9,8 @@ import torch
 from by_hand import by_hand
 
 from benchmarks.held import held_bytes
-from callbacks import RoutingSharpness, RunSummary, SampleText, Throughput
-from callbacks.measuring import new_probe, watch
-from lightning_dar.data.windows import collate
+from lightning_dar.callbacks import RoutingSharpness, RunSummary, SampleText, Throughput
+from lightning_dar.callbacks.measuring import new_probe, watch
 from lightning_dar.diagnostics.probe import RoutingProbe
 from lightning_dar.diagnostics.stream import StreamProbe
 from lightning_dar.diagnostics.wrapper import Watched
@@ -19,6 +18,7 @@ from lightning_dar.errors import UsageError
 from lightning_dar.residual import register_residual
 from lightning_dar.residual.base import Residual
 from lightning_dar.residual.delta_sublayer import DeltaSublayer
+from lightning_dar.text.windows import collate
 from runs import MEASURING, SEQ_LEN, VOCAB, RandomTokens, Scramble, events, fit, language_model
 
 THIRDS = {"shallow": (1,), "middle": (2, 3), "deep": (4, 5)}  # of six sites; site 0 reads nothing

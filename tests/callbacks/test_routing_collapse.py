@@ -6,7 +6,7 @@ import lightning as L
 import pytest
 import torch
 
-from callbacks import RoutingCollapse, RoutingSharpness
+from lightning_dar.callbacks import RoutingCollapse, RoutingSharpness
 from lightning_dar.errors import UsageError
 from lightning_dar.training import OptimizerConfig
 from lightning_dar.training.finite import FiniteSteps

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from callbacks import RoutingSharpness
+from lightning_dar.callbacks import RoutingSharpness
 from lightning_dar.diagnostics.probe import RoutingProbe, mean_sharpness
 from runs import RandomTokens, Scramble, events, fit, language_model
 

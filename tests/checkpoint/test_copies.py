@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from lightning_dar import load_model
-from lightning_dar.checkpoint.convert import Conversion, convert
+from lightning_dar.convert.convert import Conversion, convert
 from lightning_dar.errors import DataError
 
 REFERENCE = Path(__file__).parents[1] / "reference/delta_sublayer"

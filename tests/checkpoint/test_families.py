@@ -9,10 +9,10 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from lightning_dar import load_model
-from lightning_dar.checkpoint.convert import Conversion, convert
 from lightning_dar.checkpoint.families import FAMILIES as TABLES
 from lightning_dar.checkpoint.families import name_table
 from lightning_dar.checkpoint.load import build_on_meta, open_checkpoint, tensor_infos
+from lightning_dar.convert.convert import Conversion, convert
 from lightning_dar.model.generate import generate
 from lightning_dar.residual import ResidualConfig
 

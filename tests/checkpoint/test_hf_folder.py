@@ -18,8 +18,8 @@ from transformers import (
 )
 
 from lightning_dar import load_model
-from lightning_dar.checkpoint.convert import Conversion, convert
-from lightning_dar.checkpoint.hf_modeling import RoutedForCausalLM
+from lightning_dar.convert.convert import Conversion, convert
+from lightning_dar.convert.hf_modeling import RoutedForCausalLM
 from lightning_dar.errors import DataError
 
 IDS = torch.randint(20, (2, 7), generator=torch.Generator().manual_seed(4))

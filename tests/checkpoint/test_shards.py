@@ -12,8 +12,8 @@ from tiny import scramble, tiny_model
 from transformers import AutoModelForCausalLM
 
 from lightning_dar import load_model
-from lightning_dar.checkpoint.convert import Conversion, convert
 from lightning_dar.checkpoint.description import describe
+from lightning_dar.convert.convert import Conversion, convert
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.residual import ResidualConfig
 

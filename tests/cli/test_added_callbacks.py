@@ -10,7 +10,7 @@ import torch
 from command_line import fit_args, only_line
 from lightning.pytorch import callbacks as lightnings
 
-from callbacks import RoutingSharpness
+from lightning_dar.callbacks import RoutingSharpness
 
 TABLE = Path(__file__).parents[2] / "docs" / "callbacks.md"
 LAST = "--ckpt_path=last"

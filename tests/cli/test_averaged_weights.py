@@ -8,7 +8,7 @@ from command_line import fit_args, only_line
 from safetensors.torch import load_file
 
 import lightning_dar
-from callbacks import RoutingSharpness
+from lightning_dar.callbacks import RoutingSharpness
 
 SAVED = Path("runs/test/version_0/checkpoints")
 LIGHTNINGS = "--trainer.callbacks+=lightning.pytorch.callbacks."

@@ -10,7 +10,7 @@ from spoken import IDS, chat_files, lay
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from lightning_dar.checkpoint.load import open_checkpoint
-from lightning_dar.checkpoint.settings import tokenizer_of
+from lightning_dar.run.settings import tokenizer_of
 
 NEW = ("config.json", "model.safetensors")
 TALK = [{"role": "user", "content": "tan"}, {"role": "model", "content": "kori"}]

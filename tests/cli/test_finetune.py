@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lightning_dar import load_model
 from lightning_dar.checkpoint.load import open_checkpoint, read_checkpoint
-from lightning_dar.data.tokenizer import BYTES_JSON
+from lightning_dar.text.tokenizer import BYTES_JSON
 
 CHECKPOINT = Path("runs/test/version_0/checkpoints/last.ckpt")
 

@@ -12,10 +12,10 @@ from foreign import save
 from spoken import IDS, byte_tokenizer, chat_files, lay
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from lightning_dar import generate as command
 from lightning_dar import load_model
-from lightning_dar.commands import generate as command
-from lightning_dar.data.tokenizer import Tokenizer as OurTokenizer
 from lightning_dar.model.generate import generate
+from lightning_dar.text.tokenizer import Tokenizer as OurTokenizer
 
 ROOT = Path(__file__).parents[2]
 
@@ -181,6 +181,7 @@ def test_a_trained_checkpoint_needs_no_model_flags(fit, run):
 
 
 def test_neither_command_loads_lightning():
-    code = "import sys, cli; [cli.plain_command(n).make_parser() for n in cli.PLAIN]; print('lightning' in sys.modules)"
+    parsers = "from lightning_dar.cli import TOOLS, tool; [tool(name).make_parser() for name in TOOLS]"
+    code = f"import sys; {parsers}; print('lightning' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.strip() == "False", done.stderr

@@ -10,9 +10,9 @@ import pytest
 from command_line import only_line
 from inspected import PLUGIN, save_checkpoint
 
-from lightning_dar.commands.inspect import _limits, make_parser
-from lightning_dar.commands.trainer import RoutedCLI
-from lightning_dar.data.tokenizer import train_bpe
+from lightning_dar.inspect.command import _limits, make_parser
+from lightning_dar.run.lightning_cli import RoutedCLI
+from lightning_dar.text.tokenizer import train_bpe
 
 TRAINED = "runs/test/version_0/checkpoints/last.ckpt"
 
@@ -191,7 +191,7 @@ def test_a_disk_that_cannot_be_written_is_found_before_the_work(run, text, monke
     def measured(*_):
         raise AssertionError("the work was done first")
 
-    monkeypatch.setattr("lightning_dar.inspection.report.make_report", measured)
+    monkeypatch.setattr("lightning_dar.inspect.report.make_report", measured)
     path = save_checkpoint(Path("model.ckpt"), "standard")
     given = ("inspect", "--ckpt_path", path, "--text", text, "--seq_len=16", "--device=cpu")
     Path("file").write_text("")

@@ -11,9 +11,9 @@ from lightning.pytorch import Callback
 from lightning.pytorch.loggers import CSVLogger
 
 import callbacks
-from lightning_dar.commands.refusals import refusal_of
-from lightning_dar.commands.trainer import RoutedCLI
 from lightning_dar.errors import UsageError
+from lightning_dar.run.lightning_cli import RoutedCLI
+from lightning_dar.run.refusals import refusal_of
 
 HERE = "tests.cli.test_refusals"
 LOGGER = "--trainer.logger=lightning.pytorch.loggers."

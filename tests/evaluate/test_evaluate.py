@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import cli
-from lightning_dar.checkpoint.convert import Conversion, convert
+from lightning_dar.convert.convert import Conversion, convert
 from lightning_dar.residual import ResidualConfig
 
 pytest.importorskip("lm_eval")

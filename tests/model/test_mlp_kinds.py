@@ -20,11 +20,11 @@ from lightning_dar.checkpoint.description import describe
 from lightning_dar.checkpoint.hf_config import family_of
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.model import MLPConfig, TransformerConfig, build_transformer, mlp_kinds
-from lightning_dar.planning.activations import held
-from lightning_dar.planning.flops import product_weights
-from lightning_dar.planning.parameters import count_parameters
-from lightning_dar.planning.precision import precision_of
-from lightning_dar.planning.trace import trace_strategy
+from lightning_dar.plan.activations import held
+from lightning_dar.plan.flops import product_weights
+from lightning_dar.plan.parameters import count_parameters
+from lightning_dar.plan.precision import precision_of
+from lightning_dar.plan.trace import trace_strategy
 from lightning_dar.residual import ResidualConfig, available_residuals
 from lightning_dar.training import LanguageModel
 from lightning_dar.training.optimizer import OptimizerConfig, build_optimizer

@@ -12,7 +12,7 @@ from runs_to_kill import CHECKPOINTS, SHARDED, Runs, at_hook, send
 from states import different
 
 from lightning_dar.checkpoint.load import open_checkpoint
-from lightning_dar.checkpoint.saved import steps_of
+from lightning_dar.run.saved import steps_of
 
 ROUTED = {
     "model__residual__name": "delta-sublayer",

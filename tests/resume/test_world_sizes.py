@@ -15,8 +15,8 @@ from runs_to_kill import CHECKPOINTS, Runs
 from states import different, furthest, keys_in, state_of
 
 from lightning_dar import load_model
-from lightning_dar.data import TextData
 from lightning_dar.residual import ResidualConfig
+from lightning_dar.text import TextData
 from lightning_dar.training import LanguageModel
 from lightning_dar.training.parallelize import parallelize
 

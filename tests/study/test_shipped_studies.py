@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lightning_dar.commands.study import make_parser
 from lightning_dar.study.check import check_settings
+from lightning_dar.study.command import make_parser
 from lightning_dar.study.matrix import StudyConfig, cells_of
 
 ROOT = Path(__file__).parents[2]

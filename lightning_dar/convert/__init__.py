@@ -1,0 +1,1 @@
+"""The `convert` command: between checkpoints, residual strategies and Hugging Face folders."""

@@ -1,0 +1,164 @@
+"""jsonargparse's messages, which list all that was tried, in one line: option, what is wrong, what would be right."""
+
+import inspect
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+from lightning_dar.run.config_files import place_of
+
+MOST_SHOWN = 15  # options of a section
+KEY = re.compile(r'Parser key "([^"]+)"(?: element \d+)?:\s*(.*)', re.DOTALL)
+PROBLEM = re.compile(r"Problem with given class_path '([^']+)':\n +(.+?)(?=\n\s*- |\n\s*Given value|\Z)", re.DOTALL)
+IN_GROUP = re.compile(r"Group '([^']+)' does not accept option '([^']+)'")
+NOT_ACCEPTED = re.compile(r"(?:Subcommand '(\w+)' does not accept option|Option) '([^']+)'(?: is not accepted)?")
+VALUE = re.compile(r"(?:Given value|Got value): (.*?)(?=\s*Subclass types expect|\Z)", re.DOTALL)
+KIND = re.compile(r"Expected (?:an? )?(?:<class '([\w.]+)'>|typing\.Literal\[([^\]]*)\])|Not a valid subclass of (\w+)")
+
+
+def explain(message: str, options: Iterable[str], args: Sequence[str]) -> str:
+    """
+    Args:
+        message: the parser's.
+        options: every option string of the parser, such as `--model.hidden_size`.
+        args: the command line.
+    """
+    known = [option.removeprefix("--") for option in options]
+    if message.startswith("unrecognized arguments: "):
+        unknown = message.removeprefix("unrecognized arguments: ")
+        if not unknown.startswith("-"):
+            return f"unexpected argument '{unknown.partition(' -')[0]}'"
+        word = re.split("[ =]", unknown)[0]
+        return f"{word}: no such option{nearest(word.removeprefix('--'), known, '--{}')}"
+    if refused := IN_GROUP.match(message):
+        key = f"{refused[1]}.{refused[2]}"
+        return f"{_where(key, args)}{key}: no such option{nearest(key, known)}"
+    if refused := NOT_ACCEPTED.match(message):
+        command, key = refused[1] or "cli.py", refused[2]
+        if not refused[1] and key in known:
+            return f"{_where(key, args)}{key}: an option of a subcommand; write --config after it"
+        return f"{_where(key, args)}{key}: {command} has no such option{nearest(key, known)}"
+    if found := KEY.match(message):
+        key, line = found[1], _reason(found[1], found[2])
+        given = any(arg.partition("=")[0].rstrip("+") == f"--{key}" for arg in args)
+        return line if given else f"{_where(key, args)}{line}"
+    if choice := re.match(r"argument (\S+): invalid choice: '?(.*?)'? \(choose from (.*)\)", message):
+        choices = re.findall(r"[\w.-]+", choice[3])
+        return f"{choice[1]}: '{choice[2]}' is none of {', '.join(choices)}{nearest(choice[2], choices)}"
+    return _joined(message)
+
+
+def nearest(word: str, known: Iterable[str], form: str = "{}") -> str:
+    """`; did you mean X?`, the options of the section that there are, or nothing. A name without its section finds the
+    option too."""
+    known = list(dict.fromkeys(known))
+    section, _, name = word.rpartition(".")
+    names = {option.rpartition(".")[2]: option for option in known if option.rpartition(".")[0] == section}
+    same_end = [option for option in known if option.endswith(f".{word}")]
+    found = same_end[:1] or [names[near] for near in get_close_matches(name, names, n=1, cutoff=0.7)]
+    if not names:  # the section itself is misspelt
+        found = found or get_close_matches(word, known, n=1, cutoff=0.7)
+    if found:
+        return f"; did you mean {form.format(found[0])}?"
+    return f"; {section} has {', '.join(names)}" if section and 0 < len(names) <= MOST_SHOWN else ""
+
+
+def _where(key: str, args: Sequence[str]) -> str:
+    place = place_of(key, args)
+    return "" if place is None else f"{place}: "
+
+
+def _reason(key: str, text: str) -> str:
+    """What is wrong with the value of an option."""
+    inner = KEY.search(text)
+    if text.startswith("Unable to load config") and inner:
+        if inner[1] != key:
+            return _reason(inner[1], inner[2])
+        return f"{key}={text.splitlines()[0].removeprefix('Unable to load config ')}: neither settings nor their file"
+    if problem := PROBLEM.search(text):
+        return f"{key}: {_of_class(problem[1], problem[2])}"
+    bases = re.findall(r"[\w.]+\.[A-Z]\w+", text.partition("Errors:")[0])
+    if name := re.search(r"Expected a dot import path string: (\S+)", text):
+        hint = nearest(name[1], _subclasses(bases))
+        return (
+            f"{key}={name[1]}: no class is known by this name{hint or '; give its path, such as package.module.Name'}"
+        )
+    value = VALUE.search(text)
+    shown = f"{key}={_joined(value[1]).replace('None', 'null')}" if value else key
+    if subclass := re.search(r"Import path does not correspond to a subclass of (\w+)", text):
+        return f"{shown}: no {subclass[1]}, or one whose package is not installed"
+    if failed := _import_that_fails(value[1] if value else ""):
+        return f"{key}: {failed}"
+    kinds = _kinds(text)
+    if not (value and kinds):
+        return f"{key}: {_joined(text)}"
+    several = [", ".join(kinds[:-1])] if len(kinds) > 1 else []
+    return f"{shown}: must be {' or '.join([*several, kinds[-1]])}{nearest(value[1], kinds)}"
+
+
+def _import_that_fails(value: str) -> str | None:
+    """Where a value names classes by their paths, the first whose module raises as it is imported: the parser reports
+    what it raised without saying so."""
+    for path in re.findall(r"'class_path': '([\w.]+)'", value) or re.findall(
+        r"\A[\w.]*[a-zA-Z]\w*\.[a-zA-Z]\w*\Z", value
+    ):
+        try:
+            import_module(path.rpartition(".")[0])
+        except (Exception, SystemExit) as error:
+            return f"{path} cannot be imported ({type(error).__name__}: {error})"
+    return None
+
+
+def _of_class(class_path: str, text: str) -> str:
+    name = class_path.rpartition(".")[2]
+    if missing := re.search(r"module '([\w.]+)' has no attribute '(\w+)'", text):
+        return f"{missing[1]} has no '{missing[2]}'{nearest(missing[2], _names(missing[1]))}"
+    if refused := NOT_ACCEPTED.match(text):
+        return f"{name} has no option '{refused[2]}'{nearest(refused[2], _parameters(class_path))}"
+    if required := re.match(r"the following arguments are required: (.*)", text):
+        return f"{name} needs {required[1]}"
+    if found := KEY.match(text):
+        return f"{name}: {_reason(found[1], found[2])}"
+    return f"{class_path}: {_joined(text)}"
+
+
+def _kinds(text: str) -> list[str]:
+    """What a value may be: types and single values."""
+    kinds: dict[str, None] = {}
+    for literals in re.findall(r"typing\.Literal\[([^\]]*)\]", text):
+        kinds |= dict.fromkeys(literals.replace("'", "").split(", "))
+    counted = any(value.isdecimal() for value in kinds)  # integers are then listed one by one
+    for name, _, subclass in KIND.findall(text):
+        kind = "null" if name == "NoneType" else subclass or name.rpartition(".")[2]
+        if kind and kind != "Iterable" and not (counted and kind == "int"):
+            kinds[kind] = None
+    return list(kinds)
+
+
+def _names(module: str) -> list[str]:
+    return [name for name in dir(import_module(module)) if not name.startswith("_")]
+
+
+def _parameters(class_path: str) -> list[str]:
+    module, _, name = class_path.rpartition(".")
+    return [key for cls in getattr(import_module(module), name).__mro__ for key in inspect.signature(cls).parameters]
+
+
+def _subclasses(bases: Iterable[str]) -> list[str]:
+    """The names by which jsonargparse takes the classes below some that are given by path."""
+    found: dict[str, Any] = {}
+    for path in bases:
+        module, _, name = path.rpartition(".")
+        waiting = [getattr(import_module(module), name, None)]
+        while waiting:
+            cls = waiting.pop()
+            below = cls.__subclasses__() if isinstance(cls, type) else []
+            found |= {cls.__name__: cls for cls in below if not cls.__name__.startswith("_")}
+            waiting += below
+    return list(found)
+
+
+def _joined(text: str) -> str:
+    return " ".join(text.split())
