@@ -42,7 +42,7 @@ def main(args: Sequence[str] | None = None) -> None:
         if args and args[0] in TOOLS:
             tool(args[0]).run(args[1:])
         else:
-            from lightning_dar.run import lightning_cli  # imports Lightning, which takes seconds
+            from lightning_dar.fit import lightning_cli  # imports Lightning, which takes seconds
 
             lightning_cli.run(args, tools={name: lambda name=name: tool(name).make_parser() for name in TOOLS})
     except UsageError as error:

@@ -6,18 +6,18 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 
+from lightning_dar.checkpoint.carried import tokenizer_of
 from lightning_dar.checkpoint.load import load_weights, open_checkpoint
 from lightning_dar.errors import UsageError
-from lightning_dar.run.device import find_device
 from lightning_dar.run.parser import (
     PlainParser,
     add_device,
     add_plugins,
     add_weights,
+    find_device,
     say_weights,
     use_plugins,
 )
-from lightning_dar.run.settings import tokenizer_of
 from lightning_dar.text.bad_text import NotText, text_of
 from lightning_dar.text.tokenizer import Tokenizer
 

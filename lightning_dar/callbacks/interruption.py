@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from lightning_dar.files import remove
-from lightning_dar.training.saving import checkpoint_folder, model_checkpoint
+from lightning_dar.run.saving import checkpoint_folder, model_checkpoint
 
 INTERRUPTED_FILE = "interrupted.ckpt"
 REQUEUE_SIGNAL = getattr(signal, "SIGUSR1", None)  # not on Windows

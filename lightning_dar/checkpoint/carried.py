@@ -1,21 +1,28 @@
 """Files that say how to use a model: its tokenizer, chat templates, generation. They stay with it, unchanged."""
 
+import hashlib
 import json
+import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning_dar.errors import DataError
 from lightning_dar.text.tokenizer import BYTES_JSON, Tokenizer
 from lightning_dar.text.tokenizer_files import (
     BESIDE,
     TOKENIZER_CONFIG,
+    TOKENIZER_FILE,
     Files,
     end_ids_of,
     files_in,
     is_one_of,
     json_object,
 )
+
+if TYPE_CHECKING:
+    from lightning_dar.checkpoint.load import Checkpoint
 
 FILES_KEY = "lightning_dar_files"  # in a .ckpt: name -> content
 GENERATION_FILE = "generation_config.json"
@@ -101,3 +108,45 @@ def unnamed_end(files: Files, tokenizer: Tokenizer) -> str | None:
         f"{GENERATION_FILE}, kept as it is, ends a text at id {', '.join(map(str, ids))}; the tokenizer's own end, by "
         f"which texts end in training, is id {tokenizer.end_id}: add it there, or transformers goes on past it"
     )
+
+
+def tokenizer_of(checkpoint: "Checkpoint") -> Tokenizer:
+    """The tokenizer of a checkpoint. Raises DataError where it has none."""
+    text = checkpoint.description["tokenizer"]
+    if text is None:
+        raise DataError(f"'{checkpoint.path}' has no tokenizer.json; lay the model's own beside its weights")
+    try:
+        return make_tokenizer(text, checkpoint.files, checkpoint.description.get("hf_config"))
+    except DataError as error:
+        raise DataError(f"'{checkpoint.path}': {error}") from error
+
+
+def make_tokenizer(text: str, files: Mapping[str, bytes], hf_config: Mapping[str, Any] | None) -> Tokenizer:
+    """The tokenizer that a tokenizer.json, the files beside it and a `config.json` make together."""
+    config = {} if hf_config is None else {"config.json": json.dumps(hf_config).encode()}
+    return Tokenizer(text, {**files, **config})
+
+
+def own_tokenizer(checkpoint: "Checkpoint", folder: Path = Path("data/tokenizers")) -> str | None:
+    """Lays the checkpoint's own tokenizer as files and returns its path, for other text than it was trained on.
+
+    None where the checkpoint has none; `bytes` needs no file.
+    """
+    text = checkpoint.description["tokenizer"]
+    if text is None:
+        return None
+    if text == BYTES_JSON:
+        return "bytes"
+    tokenizer = tokenizer_of(checkpoint)
+    digest = hashlib.sha256(repr((tokenizer.identity, sorted(tokenizer.files.items()))).encode()).hexdigest()
+    place = folder / digest[:16]
+    if not place.exists():
+        partial = folder / f".{place.name}.{os.getpid()}"  # another process may write the same
+        tokenizer.save(partial)
+        try:
+            partial.rename(place)
+        except OSError:
+            if not place.exists():
+                raise
+            shutil.rmtree(partial)
+    return str(place / TOKENIZER_FILE)

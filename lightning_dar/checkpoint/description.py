@@ -12,7 +12,7 @@ from lightning_dar.residual.registry import is_plugin
 from lightning_dar.version import __version__
 
 DESCRIPTION_KEY = "lightning_dar"
-FORMAT = 1
+FORMAT = 2  # 2: the state of the run has one key (lightning_dar.run.state)
 
 
 def describe(

@@ -78,6 +78,11 @@ class Checkpoint:
         return self.content.get(DATA_KEY, {}).get("seq_len")
 
     @property
+    def steps(self) -> int:
+        """Optimizer steps done."""
+        return self.content.get("global_step", 0)
+
+    @property
     def resumable(self) -> bool:
         """Whether training can go on from it, with the optimizer and the position in the data. A run on data of another
         class than TextData has saved no position."""

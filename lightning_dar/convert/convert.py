@@ -10,7 +10,7 @@ import torch
 from tqdm import tqdm
 
 from lightning_dar.checkpoint.averaged import WhichWeights, which_weights
-from lightning_dar.checkpoint.carried import special_tokens, unnamed_end
+from lightning_dar.checkpoint.carried import special_tokens, tokenizer_of, unnamed_end
 from lightning_dar.checkpoint.families import Exported
 from lightning_dar.checkpoint.hf_config import family_of, write_config
 from lightning_dar.checkpoint.hf_fields import hf_name
@@ -29,7 +29,7 @@ from lightning_dar.convert.rewire import rewire
 from lightning_dar.convert.verify import logits_of, measure_disturbance, verify
 from lightning_dar.files import check_output, new_folder
 from lightning_dar.residual import ResidualConfig
-from lightning_dar.run.settings import portable_settings, tokenizer_of
+from lightning_dar.run.config import portable_settings
 from lightning_dar.text.tokenizer import BYTES_JSON
 from lightning_dar.text.tokenizer_files import TOKENIZER_FILE
 

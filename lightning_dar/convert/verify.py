@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lightning_dar.checkpoint.carried import tokenizer_of
 from lightning_dar.checkpoint.families import Renamed
 from lightning_dar.checkpoint.hf_fields import native_name
 from lightning_dar.checkpoint.load import Checkpoint, load_weights, open_checkpoint
@@ -20,7 +21,6 @@ from lightning_dar.errors import DataError
 from lightning_dar.model import Transformer
 from lightning_dar.residual import ResidualConfig, build_residual
 from lightning_dar.residual.base import DepthRouting
-from lightning_dar.run.settings import tokenizer_of
 from lightning_dar.text.tokenizer import Tokenizer
 
 CALIBRATION_TOKENS = 256

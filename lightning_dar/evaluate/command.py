@@ -60,7 +60,7 @@ def run(args: list[str]) -> None:
     require_harness()
     from lightning_dar.checkpoint.load import open_checkpoint
     from lightning_dar.evaluate.scores import evaluate, scores_table
-    from lightning_dar.run.device import find_device
+    from lightning_dar.run.parser import find_device
 
     use_plugins(options.plugins)
     checkpoints = [open_checkpoint(path, options.weights) for path in options.ckpt_path]

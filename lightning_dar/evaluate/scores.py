@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from lightning_dar.checkpoint.carried import tokenizer_of
 from lightning_dar.checkpoint.load import CONFIG_FILE, Checkpoint, load_weights
 from lightning_dar.evaluate.tasks import PAPER_TASKS, load_tasks
-from lightning_dar.run.settings import tokenizer_of
-from lightning_dar.run.table import table
+from lightning_dar.run.parser import table
 
 MAX_LENGTH = 2048  # where neither the run nor the model's config tells it
 

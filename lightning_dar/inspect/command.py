@@ -95,7 +95,7 @@ def run(args: list[str]) -> None:
     from lightning_dar.charts.render import check_drawing
     from lightning_dar.checkpoint.load import open_checkpoint
     from lightning_dar.files import check_output, new_folder
-    from lightning_dar.run.device import find_device
+    from lightning_dar.run.parser import find_device
 
     check_drawing()
     use_plugins(options.plugins)
@@ -171,7 +171,7 @@ def _write(folder: Path, report: "Report") -> None:
 
 
 def _summary(report: "Report", output: Path) -> Iterator[str]:
-    from lightning_dar.run.table import table
+    from lightning_dar.run.parser import table
 
     yield table(list(HEAD), [_row(found) for found in report.checkpoints])
     for found in report.checkpoints:

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_dar.checkpoint.carried import tokenizer_of
 from lightning_dar.checkpoint.load import Checkpoint
 from lightning_dar.diagnostics.documents import consecutive_ends, target_documents, units
 from lightning_dar.errors import DataError, UsageError
-from lightning_dar.run.settings import own_tokenizer, settings_of, tokenizer_of
+from lightning_dar.run.config import origin_of, other_text, saved_config
 from lightning_dar.text import Tokenizer
 from lightning_dar.text.bad_text import BadText
 from lightning_dar.text.encode import encoded_text
@@ -115,7 +116,7 @@ def text_windows(
         )
     windows = torch.tensor(ids[: count * (seq_len + 1)]).view(count, seq_len + 1)
     chosen = list(ValidationSampler(count, most))
-    settings = settings_of(checkpoint, resume=False)["data"]
+    settings = saved_config(checkpoint).data
     return hold_out(
         windows[chosen],
         consecutive_ends(windows, tokenizer.end_id)[chosen],
@@ -183,13 +184,15 @@ def validation_windows(
 
 def _data_settings(checkpoint: Checkpoint, source: str | list[str] | None, folder: str | None) -> dict[str, Any]:
     """Those of the checkpoint. Text other than its own is prepared by its tokenizer, into a folder of its own."""
-    settings = settings_of(checkpoint, resume=False)["data"]
+    origin = origin_of(checkpoint)
+    settings = origin.config.data
     if source is None and not settings:
         raise UsageError(
             f"'{checkpoint.path}' does not say what it was trained on: give --text, files to read, or --data.source"
         )
-    if source is not None and source != settings.get("source"):
-        settings |= {"source": source, "dir": None, "tokenizer": own_tokenizer(checkpoint)}
+    if source is not None:
+        settings = {**settings, "source": source}
+        settings |= other_text(origin, settings)
     return settings if folder is None else {**settings, "dir": folder}
 
 

@@ -10,7 +10,7 @@ import torch
 from lightning_dar.checkpoint.load import Checkpoint, load_weights
 from lightning_dar.diagnostics.wrapper import lays_open
 from lightning_dar.model import Transformer
-from lightning_dar.run.settings import TRAINER_KEY
+from lightning_dar.run.state import state_of
 
 MIXED = {"bf16-mixed": torch.bfloat16, "bf16": torch.bfloat16, "16-mixed": torch.float16, "16": torch.float16}
 WHOLE = {"bf16-true": torch.bfloat16, "16-true": torch.float16, "64-true": torch.float64, "64": torch.float64}
@@ -56,7 +56,7 @@ def load_subject(checkpoint: Checkpoint, name: str, device: torch.device) -> Sub
     Raises:
         DataError: the tensors do not fit the checkpoint's description.
     """
-    precision = str(checkpoint.content.get(TRAINER_KEY, {}).get("trainer", {}).get("precision") or "32-true")
+    precision = str((state_of(checkpoint.content).settings.get("trainer") or {}).get("precision") or "32-true")
     model = checkpoint.build()
     load_weights(model, checkpoint)
     model = model.to(device=device, dtype=WHOLE.get(precision, torch.float32)).eval().requires_grad_(False)

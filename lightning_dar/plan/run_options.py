@@ -13,8 +13,7 @@ from lightning_dar.checkpoint.load import open_checkpoint
 from lightning_dar.errors import UsageError
 from lightning_dar.model import TransformerConfig, resolve_config
 from lightning_dar.residual import ResidualConfig
-from lightning_dar.run.config_files import place_of, read_config
-from lightning_dar.run.explain import nearest
+from lightning_dar.run.explain import nearest, place_of, read_config
 from lightning_dar.run.parser import PlainParser
 from lightning_dar.text.tokenizer import bpe_size, load_tokenizer
 

@@ -7,7 +7,7 @@ from lightning_dar.plan.activations import MODES
 from lightning_dar.plan.duration import HIGH, LOW
 from lightning_dar.plan.memory import SPARE
 from lightning_dar.plan.setting import Setting
-from lightning_dar.run.table import table
+from lightning_dar.run.parser import table
 
 GIB, GB = 2**30, 10**9
 Plan = dict[str, Any]

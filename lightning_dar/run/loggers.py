@@ -3,18 +3,25 @@
 Each kind of logger is one class below, found by the logger's class (`kind_of`); everything else asks these.
 """
 
+import csv
+import io
 import os
 import shlex
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CometLogger, CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers.csv_logs import ExperimentWriter
+from lightning.pytorch.utilities import rank_zero_only
 
+from lightning_dar.checkpoint.load import Checkpoint
 from lightning_dar.errors import UsageError
-from lightning_dar.run.kept_rows import KeptRows
+from lightning_dar.run.state import TENSORBOARD, state_of
 
+DEFAULT_NAME = "lightning_logs"  # Lightning's
 Settings = dict[str, Any]
 """Of a logger's constructor."""
 
@@ -187,6 +194,31 @@ class _Comet(Kind):
         return [("logs", logger.experiment.url)] if logger.experiment.url else super().places(logger)
 
 
+class KeptRows(ExperimentWriter):
+    """Lightning's writer of metrics.csv, which keeps the rows of the first `steps` optimizer steps (Lightning counts
+    them from 0) and drops the later ones, as those steps are done again."""
+
+    def __init__(self, log_dir: str, steps: int):
+        super().__init__(log_dir)
+        if not self._fs.isfile(self.metrics_file_path):
+            return
+        with self._fs.open(self.metrics_file_path, "r", newline="") as file:
+            text = file.read()
+        whole = text[: text.rfind("\n") + 1]  # a kill may have cut off the last row
+        reader = csv.DictReader(io.StringIO(whole))
+        rows = [row for row in reader if int(row["step"]) < steps]
+        self.metrics_keys = list(reader.fieldnames or [])
+        partial = os.path.join(log_dir, f".{self.NAME_METRICS_FILE}")
+        with self._fs.open(partial, "w", newline="") as file:
+            writer = csv.DictWriter(file, fieldnames=self.metrics_keys, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(rows)
+        self._fs.mv(partial, self.metrics_file_path)  # whole, whatever ends the process before it
+
+    def _check_log_dir_exists(self) -> None:
+        """Overrides Lightning's, which deletes the file."""
+
+
 KINDS: dict[type, Kind] = {
     TensorBoardLogger: _TensorBoard(),
     CSVLogger: _CSV(),
@@ -236,3 +268,46 @@ def shown(path: str | Path) -> str:
         return str(path)
     path = Path(path).absolute()
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def loggers_of(trainer: Namespace) -> list[Namespace]:
+    logger = trainer.logger
+    if logger is False:
+        return []
+    if logger in (None, True):
+        init = Namespace(save_dir=trainer.default_root_dir or ".", name=DEFAULT_NAME)
+        return [Namespace(class_path=TENSORBOARD, init_args=init)]
+    return list(logger) if isinstance(logger, list) else [logger]
+
+
+def run_of(loggers: list[Logger]) -> list[dict[str, Any]]:
+    """The class and the version of each logger: the run that a checkpoint belongs to."""
+    return [{"logger": _name(type(logger)), "version": logger.version} for logger in loggers]
+
+
+def same_logs(trainer: Namespace, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Settings of the trainer with which its loggers go on in the runs that the checkpoint belongs to. A logger that
+    has been added since begins a run of its own."""
+    runs, loggers = list(state_of(checkpoint.content).logs), []
+    for logger in loggers_of(trainer):
+        entry, cls = logger.as_dict(), class_named(logger.class_path)
+        run = next((run for run in runs if run["logger"] == _name(cls)), None)
+        if run is not None:
+            runs.remove(run)
+            settings = entry.get("init_args", {})
+            entry["init_args"] = kind_of(cls).continued(settings, run["version"], checkpoint.steps)
+        loggers.append(entry)
+    return {"logger": loggers} if loggers else {}
+
+
+@rank_zero_only
+def take_up_logs(trainer: Trainer, checkpoint: Checkpoint) -> None:
+    """Makes the loggers that `same_logs` has set up go on where the checkpoint was saved."""
+    versions = [(run["logger"], run["version"]) for run in state_of(checkpoint.content).logs]
+    for logger in trainer.loggers:
+        if (_name(type(logger)), logger.version) in versions:
+            kind_of(type(logger)).take_up(logger, checkpoint.steps)
+
+
+def _name(cls: Any) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

@@ -1,18 +1,18 @@
-"""What the parsers of all subcommands share."""
+"""What all commands share: a parser whose errors are one line, common options, tables on the terminal."""
 
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from jsonargparse import ArgumentParser, Namespace
 from jsonargparse._actions import _ActionConfigLoad
 
 from lightning_dar.checkpoint.averaged import WhichWeights, which_weights
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.residual import load_plugins
-from lightning_dar.run.config_files import check_configs
-from lightning_dar.run.explain import explain
+from lightning_dar.run.explain import check_configs, explain
 
 if TYPE_CHECKING:
     from lightning_dar.checkpoint.load import Checkpoint
@@ -93,6 +93,16 @@ def add_device(parser: ArgumentParser) -> None:
     parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, mps; auto takes the fastest there is.")
 
 
+def find_device(name: str) -> torch.device:
+    """By name; `auto` is the fastest there is. Raises UsageError for one that cannot be used here."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        return torch.zeros(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(f"--device {name}: not usable here ({str(error).splitlines()[0]})") from error
+
+
 def add_weights(parser: ArgumentParser) -> None:
     """What `open_checkpoint` takes as `weights`."""
     parser.add_argument(
@@ -112,3 +122,10 @@ def say_weights(checkpoint: "Checkpoint") -> None:
 def use_plugins(plugins: str | list[str]) -> None:
     """Imports what `--plugins` names. Raises UsageError naming a module that cannot be imported."""
     load_plugins([plugins] if isinstance(plugins, str) else plugins)
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """A table for the terminal."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in (head, *rows)]
+    return "\n".join("  ".join(cells).rstrip() for cells in lines)

@@ -15,7 +15,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from lightning_dar.errors import DataError, TrainingError, UsageError
 from lightning_dar.run import lightning_cli
-from lightning_dar.run.saved import newest_in, steps_of
+from lightning_dar.run.last import newest_in
 from lightning_dar.study.folder import NOT_DONE, CellFolder
 from lightning_dar.study.measure import measure
 from lightning_dar.study.result import Result
@@ -37,7 +37,7 @@ def run_cell(folder: CellFolder, result_path: Path) -> int:
         return 0
     asked = read_json(folder.identity)
     last = newest_in(folder.checkpoints)
-    if last is None or steps_of(last) < asked["identity"]["settings"]["trainer"]["max_steps"]:
+    if last is None or last.steps < asked["identity"]["settings"]["trainer"]["max_steps"]:
         return NOT_DONE
     measured = measure(last, folder.run, folder.read_progress()[1])
     Result(**asked, status="finished", measured=measured).save(result_path)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from lightning.pytorch.cli import LightningArgumentParser
 
 from lightning_dar.errors import UsageError
-from lightning_dar.run.lightning_cli import RoutedTrainer
+from lightning_dar.fit.lightning_cli import RoutedTrainer
 from lightning_dar.run.parser import OneLine, add_plugins, use_plugins
 from lightning_dar.study.identity import plugins_of
 from lightning_dar.study.matrix import Cell

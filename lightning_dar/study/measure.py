@@ -9,6 +9,7 @@ import lightning
 import numpy as np
 import torch
 
+from lightning_dar.checkpoint.carried import tokenizer_of
 from lightning_dar.checkpoint.load import Checkpoint
 from lightning_dar.errors import DataError
 from lightning_dar.inspect.held_out import validation_windows
@@ -16,8 +17,7 @@ from lightning_dar.inspect.losses import own_losses
 from lightning_dar.inspect.routing import measure_reads
 from lightning_dar.inspect.subject import Subject, load_subject
 from lightning_dar.plan.flops import model_flops
-from lightning_dar.run.device import find_device
-from lightning_dar.run.settings import tokenizer_of
+from lightning_dar.run.parser import find_device
 from lightning_dar.study.result import Curve, Measured, SiteSharpness
 
 CURVES = ("train/loss", "val/loss", "routing/sharpness")

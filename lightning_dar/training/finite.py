@@ -13,9 +13,9 @@ from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from lightning_dar.errors import DataError
-from lightning_dar.run.saved import newest_in, steps_of
-from lightning_dar.training.ranks import fail_together, from_all_ranks
-from lightning_dar.training.saving import checkpoint_folder
+from lightning_dar.run.last import newest_in
+from lightning_dar.run.saving import checkpoint_folder, fail_together
+from lightning_dar.run.state import from_all_ranks
 
 OnFault = Literal["stop", "skip"]
 _LOSS = "the loss"
@@ -103,4 +103,4 @@ def _last_good(trainer: L.Trainer) -> str:
         newest = newest_in(Path(folder)) if folder else None
     except DataError as error:
         return f"the last checkpoint cannot be read: {error}"
-    return f"the last good checkpoint is {newest.path} ({steps_of(newest)} steps)" if newest else "nothing is saved"
+    return f"the last good checkpoint is {newest.path} ({newest.steps} steps)" if newest else "nothing is saved"

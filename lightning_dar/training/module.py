@@ -13,13 +13,13 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from lightning_dar.checkpoint.averaged import WhichWeights, which_weights
-from lightning_dar.checkpoint.carried import FILES_KEY, packed, unpacked
+from lightning_dar.checkpoint.carried import FILES_KEY, make_tokenizer, packed, tokenizer_of, unpacked
 from lightning_dar.checkpoint.description import DESCRIPTION_KEY, describe
 from lightning_dar.checkpoint.load import Checkpoint, build_on_meta, load_weights, open_checkpoint
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.model import MLPConfig, RopeScaling, Transformer, build_transformer, resolve_config
 from lightning_dar.residual import ResidualConfig
-from lightning_dar.run.settings import make_tokenizer, tokenizer_of
+from lightning_dar.run.state import add_state, from_all_ranks, random_state, set_random_state, state_of
 from lightning_dar.text.progress import batches_since_step
 from lightning_dar.text.tokenizer import Tokenizer
 from lightning_dar.training.callbacks import (
@@ -28,20 +28,20 @@ from lightning_dar.training.callbacks import (
     choose_loaded_weights,
     schedule_added_groups,
 )
-from lightning_dar.training.deferred import build_deferred, initialise, read_from
 from lightning_dar.training.finite import FiniteSteps, OnFault
-from lightning_dar.training.loss import IGNORE_INDEX, chunked_cross_entropy
-from lightning_dar.training.metrics import validation_metrics
-from lightning_dar.training.optimizer import OptimizerConfig, build_optimizer
-from lightning_dar.training.parallelize import ActivationCheckpointing, checkpointed_layers, parallelize
-from lightning_dar.training.random_state import random_state, set_random_state
-from lightning_dar.training.ranks import from_all_ranks
-from lightning_dar.training.schedule import schedule_factor
+from lightning_dar.training.loss import IGNORE_INDEX, chunked_cross_entropy, validation_metrics
+from lightning_dar.training.optimizer import OptimizerConfig, build_optimizer, schedule_factor
+from lightning_dar.training.parallelize import (
+    ActivationCheckpointing,
+    build_deferred,
+    checkpointed_layers,
+    initialise,
+    parallelize,
+    read_from,
+)
 from lightning_dar.training.strategies import FSDP, FSDP_PREFIX
 
 Batch = dict[str, Tensor]
-RANDOM_KEY = "lightning_dar_random"  # in a checkpoint: the random states by rank
-SKIPPED_KEY = "lightning_dar_skipped_steps"
 
 
 class LanguageModel(L.LightningModule):
@@ -273,8 +273,8 @@ class LanguageModel(L.LightningModule):
         checkpoint[FILES_KEY] = packed(self._files())
         checkpoint["hyper_parameters"]["vocab_size"] = self.config.vocab_size
         drawn = self._random_at_step if batches_since_step(self.trainer) else random_state(self.device)
-        checkpoint[RANDOM_KEY] = from_all_ranks(self.trainer, drawn)
-        checkpoint[SKIPPED_KEY] = self.finite_steps.skipped
+        random = from_all_ranks(self.trainer, drawn)
+        add_state(checkpoint, random=random, skipped_steps=self.finite_steps.skipped)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raises DataError where the data's ids mean other tokens than the checkpoint's."""
@@ -284,8 +284,8 @@ class LanguageModel(L.LightningModule):
             self.known_tokenizer = make_tokenizer(description["tokenizer"], self.files, self.hf_config)
         self._check_tokenizer()
         choose_loaded_weights(self.trainer, checkpoint)
-        self._random_states = checkpoint.get(RANDOM_KEY, [])
-        self.finite_steps.skipped = checkpoint.get(SKIPPED_KEY, 0)
+        state = state_of(checkpoint)
+        self._random_states, self.finite_steps.skipped = state.random, state.skipped_steps
 
     def on_train_start(self) -> None:
         """After all that draws random numbers on the way here."""

@@ -1,4 +1,4 @@
-"""The optimizer: AdamW, or Muon beside it; what decays, what the routing parameters learn at."""
+"""The optimizer, AdamW or Muon beside it: parameter groups, and the schedule of their learning rates."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -101,3 +101,19 @@ def build_optimizer(
     if config.name == "muon" and groups["body"]:
         return MuonAndAdamW(settings, config.momentum, **adamw)
     return AdamW(settings, **adamw)
+
+
+def schedule_factor(config: OptimizerConfig, total_steps: int) -> Callable[[int], float]:
+    """step -> factor: linear to 1 over `warmup_steps`, then as `config.schedule` says, to `min_lr_ratio` at the end."""
+
+    def factor(step: int) -> float:
+        if step < config.warmup_steps:
+            return (step + 1) / config.warmup_steps
+        start = config.warmup_steps
+        if config.schedule == "wsd":
+            start = max(start, total_steps - round(config.decay_ratio * total_steps))
+        progress = min(1.0, max(0, step - start) / max(1, total_steps - start))
+        left = 0.5 * (1 + math.cos(math.pi * progress)) if config.schedule == "cosine" else 1 - progress
+        return config.min_lr_ratio + (1 - config.min_lr_ratio) * left
+
+    return factor

@@ -20,7 +20,7 @@ from lightning_dar.files import remove
 from lightning_dar.model import Transformer
 from lightning_dar.model.attention import Attention
 from lightning_dar.model.mlp_kinds import available_mlps, mlp_class
-from lightning_dar.training.saving import name_whole, writing
+from lightning_dar.run.saving import name_whole, writing
 
 FSDP_PREFIX = "_fsdp_wrapped_module."  # in names of parameters, before what `FSDP` wraps; never in a checkpoint
 

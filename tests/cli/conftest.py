@@ -4,7 +4,7 @@ import pytest
 from command_line import fit_args
 
 import cli
-import lightning_dar.run.lightning_cli  # noqa: F401  here, or Lightning would log to the captured stderr of one test
+import lightning_dar.fit.lightning_cli  # noqa: F401  here, or Lightning would log to the captured stderr of one test
 
 
 @pytest.fixture

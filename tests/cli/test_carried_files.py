@@ -9,8 +9,8 @@ from foreign import save
 from spoken import IDS, chat_files, lay
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from lightning_dar.checkpoint.carried import tokenizer_of
 from lightning_dar.checkpoint.load import open_checkpoint
-from lightning_dar.run.settings import tokenizer_of
 
 NEW = ("config.json", "model.safetensors")
 TALK = [{"role": "user", "content": "tan"}, {"role": "model", "content": "kori"}]

@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lightning_dar.errors import UsageError
-from lightning_dar.run import hardware
+from lightning_dar.fit import checks as hardware
 
 CHECKPOINT = "runs/test/version_0/checkpoints/last.ckpt"
 NOTICE = "no GPU was found, so 32-true is used, on the CPU"

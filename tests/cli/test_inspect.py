@@ -10,8 +10,8 @@ import pytest
 from command_line import only_line
 from inspected import PLUGIN, save_checkpoint
 
+from lightning_dar.fit.lightning_cli import RoutedCLI
 from lightning_dar.inspect.command import _limits, make_parser
-from lightning_dar.run.lightning_cli import RoutedCLI
 from lightning_dar.text.tokenizer import train_bpe
 
 TRAINED = "runs/test/version_0/checkpoints/last.ckpt"

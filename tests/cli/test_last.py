@@ -173,7 +173,7 @@ def test_callbacks_added_by_the_command_are_added_once(fit):
     fit(added)
     fit(added, LAST, "--trainer.max_steps=6")
     content = torch.load("runs/test/version_0/checkpoints/last.ckpt", weights_only=True)
-    names = [entry["class_path"] for entry in content["lightning_dar_trainer"]["trainer"]["callbacks"]]
+    names = [entry["class_path"] for entry in content["lightning_dar_run"]["settings"]["trainer"]["callbacks"]]
     assert len([name for name in names if name.endswith("LambdaCallback")]) == 1
 
 

@@ -12,7 +12,7 @@ from command_line import fit_args, only_line
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 import cli
-from lightning_dar.run.new_run import LOCK, _held, _version_folder
+from lightning_dar.fit.folders import LOCK, _held, _version_folder
 
 LAST = "--ckpt_path=last"
 QUICK = ["--trainer.max_steps=1", "--trainer.num_sanity_val_steps=0", "--trainer.limit_val_batches=1"]

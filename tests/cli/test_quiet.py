@@ -12,7 +12,7 @@ import pytest
 from command_line import fit_args
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 
-from lightning_dar.run.quiet import quiet
+from lightning_dar.fit.terminal import quiet
 
 ROOT = Path(__file__).parents[2]
 CHECKPOINT = "runs/test/version_0/checkpoints/last.ckpt"

@@ -12,8 +12,8 @@ from lightning.pytorch.loggers import CSVLogger
 
 import callbacks
 from lightning_dar.errors import UsageError
-from lightning_dar.run.lightning_cli import RoutedCLI
-from lightning_dar.run.refusals import refusal_of
+from lightning_dar.fit.lightning_cli import RoutedCLI
+from lightning_dar.fit.refusals import refusal_of
 
 HERE = "tests.cli.test_refusals"
 LOGGER = "--trainer.logger=lightning.pytorch.loggers."

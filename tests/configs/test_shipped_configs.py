@@ -10,10 +10,10 @@ import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.strategies import DDPStrategy
 
+from lightning_dar.fit.lightning_cli import RoutedCLI, RoutedTrainer
 from lightning_dar.model import build_transformer
 from lightning_dar.model.attention import Attention
 from lightning_dar.model.mlp import MLP
-from lightning_dar.run.lightning_cli import RoutedCLI, RoutedTrainer
 from lightning_dar.training import FSDP, FSDP2
 
 ROOT = Path(__file__).parents[2]

@@ -47,7 +47,7 @@ SETTINGS = {
 HOOKS = ("on_train_batch_start", "on_before_optimizer_step", "on_train_batch_end", "on_validation_batch_end")
 
 _server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(["lightning_dar.run.lightning_cli", "callbacks", "tensorboard", "altair"])
+_server.set_forkserver_preload(["lightning_dar.fit.lightning_cli", "callbacks", "tensorboard", "altair"])
 
 SHARDED = {
     "trainer__strategy__class_path": "lightning_dar.training.FSDP2",

@@ -11,7 +11,7 @@ from command_line import only_line
 from runs_to_kill import CHECKPOINTS, SHARDED, Runs, at_hook, at_save, limit_files
 from states import different
 
-from lightning_dar.run.saved import newest_in
+from lightning_dar.run.last import newest_in
 
 
 def error_of(said: str) -> str:

@@ -12,7 +12,6 @@ from runs_to_kill import CHECKPOINTS, SHARDED, Runs, at_hook, send
 from states import different
 
 from lightning_dar.checkpoint.load import open_checkpoint
-from lightning_dar.run.saved import steps_of
 
 ROUTED = {
     "model__residual__name": "delta-sublayer",
@@ -119,7 +118,7 @@ def test_a_file_and_a_sharded_folder_take_each_others_place(new_runs):
         assert f"interrupted after {steps} steps" in done.said
         path = runs.folder / CHECKPOINTS / "interrupted.ckpt"
         assert path.is_dir() == (options is SHARDED)
-        assert steps_of(open_checkpoint(path)) == steps
+        assert open_checkpoint(path).steps == steps
 
 
 def test_it_saves_where_last_looks(new_runs):

@@ -24,10 +24,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lightning_dar.model import Transformer, build_transformer
 from lightning_dar.residual import ResidualConfig
-from lightning_dar.training.deferred import build_deferred, initialise
 from lightning_dar.training.loss import chunked_cross_entropy
 from lightning_dar.training.optimizer import OptimizerConfig, build_optimizer
-from lightning_dar.training.parallelize import ActivationCheckpointing, parallelize
+from lightning_dar.training.parallelize import ActivationCheckpointing, build_deferred, initialise, parallelize
 from lightning_dar.training.strategies import FSDP, FSDP_PREFIX
 
 BATCH, LENGTH = 8, 6

@@ -15,8 +15,7 @@ from lightning_dar.checkpoint.tensors import InMemory
 from lightning_dar.errors import DataError
 from lightning_dar.model import build_transformer
 from lightning_dar.residual import Residual, ResidualConfig, register_residual
-from lightning_dar.training.deferred import build_deferred, initialise, read_from
-from lightning_dar.training.parallelize import parallelize
+from lightning_dar.training.parallelize import build_deferred, initialise, parallelize, read_from
 
 
 class Rotated(Residual):

@@ -7,8 +7,14 @@ import torch
 from tiny import VOCAB, scramble, tiny_model, tokens
 from torchmetrics import text
 
-from lightning_dar.training.loss import IGNORE_INDEX, chunked_cross_entropy
-from lightning_dar.training.metrics import BitsPerByte, Perplexity, TokenMean, validation_metrics
+from lightning_dar.training.loss import (
+    IGNORE_INDEX,
+    BitsPerByte,
+    Perplexity,
+    TokenMean,
+    chunked_cross_entropy,
+    validation_metrics,
+)
 
 
 def uneven_batches():

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from lightning_dar.training.saving import WholeFiles
+from lightning_dar.run.saving import WholeFiles
 
 
 @pytest.mark.parametrize("killed", [False, True])

@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from lightning_dar.training.optimizer import OptimizerConfig
-from lightning_dar.training.schedule import schedule_factor
+from lightning_dar.training.optimizer import OptimizerConfig, schedule_factor
 
 
 def schedule(total_steps=1000, **options):

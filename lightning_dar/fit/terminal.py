@@ -1,10 +1,13 @@
-"""Leaves out the lines of other packages that a user can do nothing about, each by its own words."""
+"""What a run says: lines on its own choices, and which of other packages' lines are left out."""
 
 import logging
 import re
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from lightning.pytorch.utilities import rank_zero_only
 
 WARNINGS = (
     # Lightning's calls of functions that jsonargparse and torch are about to drop
@@ -33,8 +36,15 @@ ADVERTISEMENT = re.compile("💡 Tip: ")
 LIGHTNINGS_LOG = "lightning.pytorch.utilities.rank_zero"
 
 
+@rank_zero_only
+def notice(line: str) -> None:
+    """Prints a line on a choice that the program has made, on stderr, once for all processes."""
+    print(line, file=sys.stderr)
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
+    """Leaves out lines of other packages that a user can do nothing about, each by its own words."""
     log = logging.getLogger(LIGHTNINGS_LOG)
     with warnings.catch_warnings():
         for known in WARNINGS:

@@ -1,11 +1,15 @@
-"""Lightning's trainer with the verb `prepare`."""
+"""Lightning's trainer with the verb `prepare`, and the table of the model that it prints."""
 
 from typing import Any
 
-from lightning.pytorch import LightningDataModule, Trainer
+from lightning.pytorch import Callback, LightningDataModule, Trainer
+from lightning.pytorch.callbacks import ModelSummary
 
 from lightning_dar.errors import UsageError
+from lightning_dar.run.parser import table
 from lightning_dar.text.units import parse_part
+
+LEFT_OUT = ("Mode", "FLOPs")
 
 
 class RoutedTrainer(Trainer):
@@ -38,3 +42,26 @@ class RoutedTrainer(Trainer):
 def _counts(manifest: dict[str, Any]) -> str:
     tokens = ", ".join(f"{manifest[split]['tokens']:,} {split} tokens" for split in ("train", "val"))
     return f"{tokens}, {manifest['vocab_size']:,} ids"
+
+
+class ModelSize(ModelSummary):
+    """Lightning's summary of the model's parts and parameters, but for the FLOPs: Lightning counts them on an example
+    input, which a model that is built in shards cannot be run on, and gives 0 (`plan` and `throughput/mfu` know them).
+    """
+
+    @staticmethod
+    def summarize(
+        summary_data: list[tuple[str, list[str]]], total_parameters: int, trainable_parameters: int, *_: Any, **__: Any
+    ) -> None:
+        columns = [(name.strip() or "#", values) for name, values in summary_data if name not in LEFT_OUT]
+        rows = [[str(cell).strip() for cell in row] for row in zip(*(values for _, values in columns), strict=True)]
+        print(table([name for name, _ in columns], rows))
+        print(f"{total_parameters:,} parameters, {trainable_parameters:,} of them trained")
+
+
+def show_size(trainer: Trainer, asked: list[Callback]) -> None:
+    """Puts it in the place of Lightning's own summary, if there is one that was not asked for."""
+    trainer.callbacks = [
+        ModelSize(callback._max_depth) if isinstance(callback, ModelSummary) and callback not in asked else callback
+        for callback in trainer.callbacks
+    ]

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from inspect import signature
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -14,39 +13,39 @@ from jsonargparse import ArgumentParser, Namespace
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
-from lightning.pytorch.strategies import ModelParallelStrategy
 
 from lightning_dar.checkpoint.averaged import which_weights
 from lightning_dar.checkpoint.load import Checkpoint, open_checkpoint
 from lightning_dar.errors import UsageError
-from lightning_dar.run.callbacks import (
-    DEFAULT_CALLBACKS,
-    leave_out_unwritable,
-    settle_callbacks,
-)
-from lightning_dar.run.continued import last_checkpoint, same_logs, take_up_logs
-from lightning_dar.run.contradictions import (
+from lightning_dar.fit.callbacks import DEFAULT_CALLBACKS, leave_out_unwritable, settle_callbacks
+from lightning_dar.fit.checks import (
+    check_gpu,
+    check_launch,
+    check_reads,
     refuse_another_optimizer,
     refuse_contradictions,
     refuse_intervals_of_zero,
+    settle_precision,
 )
-from lightning_dar.run.finished import asked_of, ended_by_itself, limit_reached, write_finished
-from lightning_dar.run.hardware import check_gpu, check_launch, settle_precision
-from lightning_dar.run.model_size import show_size
-from lightning_dar.run.new_run import taken_folders
-from lightning_dar.run.notice import notice
-from lightning_dar.run.parser import OneLine, add_plugins, add_weights, use_plugins
-from lightning_dar.run.quiet import quiet
-from lightning_dar.run.refusals import Constructors, refusal_of, refusal_of_trainer
-from lightning_dar.run.routed_trainer import RoutedTrainer
-from lightning_dar.run.save_config import SaveConfig
-from lightning_dar.run.saved import open_or_offer, steps_of
-from lightning_dar.run.settings import own_tokenizer, settings_of
-from lightning_dar.run.table import table
+from lightning_dar.fit.folders import SaveConfig, taken_folders
+from lightning_dar.fit.refusals import Constructors, refusal_of, refusal_of_trainer
+from lightning_dar.fit.terminal import notice, quiet
+from lightning_dar.fit.trainer import RoutedTrainer, show_size
+from lightning_dar.run.config import RunConfig, origin_of, resolve
+from lightning_dar.run.last import (
+    asked_of,
+    ended_by_itself,
+    last_checkpoint,
+    limit_reached,
+    open_or_offer,
+    write_finished,
+)
+from lightning_dar.run.loggers import same_logs, take_up_logs
+from lightning_dar.run.parser import OneLine, add_plugins, add_weights, table, use_plugins
+from lightning_dar.run.saving import WholeFiles
 from lightning_dar.text import TextData
 from lightning_dar.training import LanguageModel
 from lightning_dar.training.callbacks import check_callbacks
-from lightning_dar.training.saving import WholeFiles
 
 DEFAULT_TOKENIZER = signature(TextData).parameters["tokenizer"].default
 DOMAIN_METRICS = ("loss", "perplexity", "bits_per_byte")
@@ -56,11 +55,6 @@ SUBCOMMANDS = {  # by name, the parameters of the trainer's method that the comm
     "fit": {"model", "train_dataloaders", "val_dataloaders", "datamodule"},
     "validate": {"model", "dataloaders", "datamodule"},
     "prepare": {"model", "datamodule"},
-}
-VALIDATE_TRAINER = {
-    "logger": False,
-    "enable_checkpointing": False,
-    "callbacks": [{"class_path": "lightning_dar.callbacks.RoutingSharpness"}],
 }
 
 
@@ -118,26 +112,57 @@ class RoutedCLI(LightningCLI):
             parser._subcommands_action.add_subcommand(name, tool, help=tool.description)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
-        """Settings come from the checkpoint first; config files and options of the command line override them."""
+        """Overrides LightningCLI: settings are settled with the checkpoint, by `resolve`."""
         self.config = self._parsed(parser)
-        subcommand = self.config.subcommand
-        path = self.config[subcommand].get("ckpt_path")
+        subcommand, own = self.config.subcommand, self.config[self.config.subcommand]
+        path = own.get("ckpt_path")
         self.checkpoint, self.goes_on = None, False
-        if subcommand != "validate" and self.config[subcommand].weights is not None:
+        if subcommand != "validate" and own.weights is not None:
             raise UsageError(f"--weights: not for {subcommand}; --model.init_weights says which ones fit starts from")
         self.save_config_kwargs["overwrite"] = path == "last"  # a run that goes on has one in its folder
         if subcommand == "fit" and path == "last":
             self._go_on()
         elif path is not None and path not in FOUND_BY_LIGHTNING:
-            self.checkpoint = open_or_offer(path, self.config[subcommand].weights)
-            self._settle(parser)
+            self.checkpoint = open_or_offer(path, own.weights)
+            self._check_resumable(subcommand)
         elif subcommand == "validate" and not self._names_a_model():
             raise UsageError("validate: no model is named; give --ckpt_path, the checkpoint to validate")
-        start = self.config[subcommand].model.init_from
-        if start is not None and path in (None, "last"):
-            self._override(data=self._data_for(open_checkpoint(start)))
+        self._settle(parser, None if self.goes_on else self.checkpoint)
         if subcommand == "fit":
             self.asked = asked_of(self.config.fit.trainer)
+
+    def _settle(self, parser: LightningArgumentParser, checkpoint: Checkpoint | None) -> None:
+        """Settles the settings with those of `--ckpt_path`, which a run that goes on as `last` has given anew."""
+        subcommand = self.config.subcommand
+        start = None if checkpoint else self.config[subcommand].model.init_from
+
+        def given(beneath: RunConfig) -> Namespace:
+            if checkpoint is not None:
+                self.config = self._parsed(parser, beneath.as_dict())
+            return self.config[subcommand]
+
+        _, replaced = resolve(
+            subcommand,
+            given,
+            None if checkpoint is None else origin_of(checkpoint),
+            None if start is None else origin_of(open_checkpoint(start)),
+            DEFAULT_TOKENIZER,
+        )
+        self._override(**replaced.as_dict())
+        if checkpoint is not None and subcommand == "fit":
+            self._check_end()
+        elif checkpoint is not None:  # outside of fit Lightning loads one set of weights, from a file, with callbacks
+            if checkpoint.weights is not None:
+                notice(which_weights(checkpoint.path, checkpoint.weights, "--weights "))
+            self.config[subcommand].ckpt_path = None
+
+    def _check_resumable(self, subcommand: str) -> None:
+        path = self.checkpoint.path
+        if subcommand == "fit" and not self.checkpoint.resumable:
+            raise UsageError(
+                f"--ckpt_path {path}: no training to go on with is in it; start from its weights by "
+                f"--model.init_from {path}"
+            )
 
     def _names_a_model(self) -> bool:
         model = self.config[self.config.subcommand].model
@@ -183,27 +208,6 @@ class RoutedCLI(LightningCLI):
         settle_callbacks(config[config.subcommand].trainer)
         return config
 
-    def _settle(self, parser: LightningArgumentParser) -> None:
-        """Takes the settings of `--ckpt_path`. Raises UsageError where other ones contradict the weights."""
-        subcommand, path = self.config.subcommand, self.config[self.config.subcommand].ckpt_path
-        if subcommand == "fit" and not self.checkpoint.resumable:
-            raise UsageError(
-                f"--ckpt_path {path}: no training to go on with is in it; start from its weights by "
-                f"--model.init_from {path}"
-            )
-        settings = settings_of(self.checkpoint, resume=subcommand == "fit")
-        if subcommand == "validate":
-            settings["trainer"] |= VALIDATE_TRAINER
-        self.config = self._parsed(parser, settings)
-        self._override(data=self._data_for(self.checkpoint))
-        if subcommand == "fit":
-            self._check_end()
-        else:  # outside of fit Lightning opens no folders, one set of weights, and misses callbacks it can spare
-            if self.checkpoint.weights is not None:
-                notice(which_weights(path, self.checkpoint.weights, "--weights "))
-            self._override(model={"init_from": path, "init_weights": self.checkpoint.weights})
-            self.config[subcommand].ckpt_path = None
-
     def _check_end(self) -> None:
         """Raises UsageError where no training is left to do from the checkpoint on."""
         trainer = self.config.fit.trainer
@@ -213,7 +217,7 @@ class RoutedCLI(LightningCLI):
                 f"trainer.max_{limit.unit}={limit.wanted}: the checkpoint has done {limit.done} {limit.unit}; give a "
                 "larger number"
             )
-        if end is not None and steps_of(self.checkpoint) == end.steps:  # else its last steps can be done again
+        if end is not None and self.checkpoint.steps == end.steps:  # else its last steps can be done again
             raise UsageError(
                 f"--ckpt_path {self.checkpoint.path}: its run has ended by itself ({end.reason}); give another limit, "
                 "or other settings of its callbacks"
@@ -224,16 +228,6 @@ class RoutedCLI(LightningCLI):
 
     def _override(self, **sections: dict[str, Any]) -> None:
         self.config = self.parser.parse_object({self.config.subcommand: sections}, self.config)
-
-    def _data_for(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """Text other than the checkpoint's own goes to another folder, by the checkpoint's own tokenizer."""
-        data, saved = self.config[self.config.subcommand].data, settings_of(checkpoint, resume=False)["data"]
-        if data.source == saved.get("source") and not self.config[self.config.subcommand].domains:
-            return {}
-        forced: dict[str, Any] = {key: None for key in ("dir", "mix") if data[key] == saved.get(key)}
-        if data.tokenizer in (saved.get("tokenizer"), DEFAULT_TOKENIZER):
-            forced["tokenizer"] = own_tokenizer(checkpoint) or data.tokenizer
-        return forced
 
     def before_instantiate_classes(self) -> None:
         use_plugins(self._get(self.config, "plugins"))
@@ -261,7 +255,7 @@ class RoutedCLI(LightningCLI):
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:  # no plugin was asked for
             trainer.strategy.checkpoint_io = WholeFiles()
         if self.subcommand == "fit" and self.checkpoint is not None:
-            _check_reads(trainer, self.checkpoint.path)
+            check_reads(trainer, self.checkpoint.path)
         if self.goes_on:
             take_up_logs(trainer, self.checkpoint)
         return trainer
@@ -306,15 +300,6 @@ class RoutedCLI(LightningCLI):
             if self.constructors.refusal is not None:
                 raise self.constructors.refusal from error
             raise
-
-
-def _check_reads(trainer: Trainer, checkpoint: Path) -> None:
-    """Raises UsageError for a sharded folder where the strategy reads files only, or folders of another kind."""
-    if checkpoint.is_dir() and not isinstance(trainer.strategy, ModelParallelStrategy):
-        raise UsageError(
-            f"--ckpt_path {checkpoint}: a sharded folder, which {type(trainer.strategy).__name__} cannot go on from; "
-            "add --config configs/strategy/fsdp2.yaml, on any number of devices"
-        )
 
 
 def run(args: ArgsType, tools: Mapping[str, Callable[[], ArgumentParser]] = EMPTY) -> None:

@@ -1,23 +1,32 @@
-"""The folders of a run are its own: taken when it begins, held while it trains, and used again only where it goes on.
+"""The folders of a run, and the config.yaml in them.
+
+They are its own: taken when it begins, held while it trains, and used again only where it goes on.
 
 A numbered version is taken by creating its folder, which one process alone can do: runs that start at the same moment
 get one each. Any other folder is taken by a lock in it, which lasts as long as the process does.
 """
 
 import errno
+import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cached_property
 from itertools import count
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
-from lightning.pytorch import Trainer
+from jsonargparse import Namespace
+from lightning.fabric.utilities.cloud_io import get_filesystem
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.cli import LightningArgumentParser, SaveConfigCallback
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from lightning_dar.errors import DataError, UsageError
+from lightning_dar.run.loggers import run_folder, run_of
+from lightning_dar.run.state import add_state
 
 try:
     import fcntl
@@ -27,6 +36,48 @@ except ImportError:  # Windows
 GO_ON = "--ckpt_path last goes on with it"
 LOCK = ".lock"
 OF_A_RUN = ("config.yaml", "events.*", "metrics.csv", "[!.]*.ckpt", "checkpoints/[!.]*.ckpt")
+
+
+class SaveConfig(SaveConfigCallback):
+    """Writes config.yaml beside the logs, and the trainer's part of it into every checkpoint, so that
+    `fit --ckpt_path` alone continues a run as it was set up."""
+
+    def __init__(
+        self, parser: LightningArgumentParser, config: Namespace, given: dict[str, Any] | None = None, **options: Any
+    ):
+        """
+        Args:
+            given: settings, by key, as they were before a run that goes on changed them: who uses the file again
+                starts a run of its own.
+        """
+        config = config.clone()
+        for key, value in (given or {}).items():
+            config[key] = value
+        super().__init__(parser, config, save_to_log_dir=False, **options)
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit" and trainer.logger is not None:
+            self._path = os.path.join(run_folder(trainer), self.config_filename)  # asks all ranks
+            exists = trainer.is_global_zero and get_filesystem(self._path).isfile(self._path)
+            if trainer.strategy.broadcast(exists) and not self.overwrite:
+                raise UsageError(
+                    f"{self._path}: of another run; give the logger no id or version, or go on by --ckpt_path last"
+                )
+            super().setup(trainer, pl_module, stage)
+
+    def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        get_filesystem(self._path).makedirs(os.path.dirname(self._path), exist_ok=True)
+        self.parser.save(self.config, self._path, skip_unset=False, overwrite=self.overwrite, multifile=self.multifile)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        add_state(checkpoint, settings=self._settings, logs=run_of(trainer.loggers))
+        for logger in trainer.loggers:
+            logger.save()  # what comes before a checkpoint is not logged again after it
+
+    @cached_property
+    def _settings(self) -> dict[str, Any]:
+        config = json.loads(self.parser.dump(self.config, format="json", skip_unset=False))
+        return {key: config.get(key) for key in ("trainer", "seed_everything")}
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import lightning as L
 import torch
@@ -18,8 +18,8 @@ from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.distributed.checkpoint import CheckpointException
 
+from lightning_dar.errors import TrainingError
 from lightning_dar.files import PARTIAL, partial_of, put_in_place, remove
-from lightning_dar.training.ranks import fail_together
 
 
 class WholeFiles(TorchCheckpointIO):
@@ -106,3 +106,11 @@ def model_checkpoint(trainer: L.Trainer) -> ModelCheckpoint | None:
     """The last one: other callbacks that save, such as OnExceptionCheckpoint, have a place of their own."""
     saving = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
     return saving[-1] if saving else None
+
+
+def fail_together(speaks: bool, message: str) -> NoReturn:
+    """Ends a run for a reason that every rank has seen: one raises TrainingError with the message, the others only
+    end."""
+    if speaks:
+        raise TrainingError(message)
+    raise SystemExit(1)

@@ -1,0 +1,1 @@
+"""fit, validate and prepare, on LightningCLI."""
