@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from lightning.pytorch.utilities import rank_zero_only
 
 from lightning_dar.errors import DataError, TrainingError, UsageError
-from lightning_dar.run import lightning_cli
+from lightning_dar.fit import lightning_cli
 from lightning_dar.run.last import newest_in
 from lightning_dar.study.folder import NOT_DONE, CellFolder
 from lightning_dar.study.measure import measure

@@ -15,8 +15,8 @@ from foreign import save
 from safetensors.torch import load_file, save_file
 
 from lightning_dar import load_model
-from lightning_dar.checkpoint import convert as conversion
 from lightning_dar.checkpoint import output as outputs
+from lightning_dar.convert import convert as conversion
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "tests/reference"
@@ -186,7 +186,7 @@ def test_a_disk_that_is_too_small_is_found_before_writing(source, run, monkeypat
 INTERRUPTED = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent in the background passes on that it ignores it
-from lightning_dar.checkpoint import convert
+from lightning_dar.convert import convert
 import cli
 real = convert.write_safetensors
 def killed(*args, **options):

@@ -9,7 +9,7 @@ from foreign import save
 from safetensors.torch import load_file, save_file
 
 from lightning_dar import load_model
-from lightning_dar.checkpoint import verify
+from lightning_dar.convert import verify
 from lightning_dar.convert.convert import Conversion, convert
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.residual import Residual, ResidualConfig, register_residual

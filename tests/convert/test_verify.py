@@ -8,11 +8,11 @@ from foreign import save
 from safetensors.torch import load_file, save_file
 from tiny import scramble, tiny_model
 
-from lightning_dar.checkpoint import convert as conversion
 from lightning_dar.checkpoint import families, safetensors_files, transformers_logits
 from lightning_dar.checkpoint.description import describe
 from lightning_dar.checkpoint.families import Renamed
 from lightning_dar.checkpoint.tensors import InMemory, Unprefixed
+from lightning_dar.convert import convert as conversion
 from lightning_dar.convert.convert import Conversion, convert
 from lightning_dar.errors import DataError
 from lightning_dar.residual import ResidualConfig
@@ -61,7 +61,7 @@ def test_two_names_exchanged_in_the_table(source, monkeypatch):
 
 
 def test_an_epsilon_that_is_misread(source, monkeypatch):
-    from lightning_dar.convert import hf_config
+    from lightning_dar.checkpoint import hf_config
 
     real = hf_config.positive
     monkeypatch.setattr(hf_config, "positive", lambda fields, name, absent=None: 2 * real(fields, name, absent))

@@ -221,6 +221,7 @@ def killed_at_a_random_moment(seed: int, batches: int) -> Before:
     draw = random.Random(seed)
     hook = draw.choice((*HOOKS, "save"))
     if hook == "save":
-        return partial(at_save, draw.randint(1, 4), partial(limit_files, draw.randint(20_000, 200_000), True))  # Muon saves 210 kB
+        size = draw.randint(20_000, 200_000)  # a shard of Muon's has 210 kB
+        return partial(at_save, draw.randint(1, 4), partial(limit_files, size, True))
     most = {"on_train_batch_start": batches, "on_train_batch_end": batches, "on_validation_batch_end": 4}.get(hook, 16)
     return partial(at_hook, hook, draw.randint(1, most - 1), partial(send, signal.SIGKILL))
