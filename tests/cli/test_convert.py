@@ -14,8 +14,8 @@ from command_line import only_line
 from foreign import save
 from safetensors.torch import load_file, save_file
 
+from lightning_dar import files as outputs
 from lightning_dar import load_model
-from lightning_dar.checkpoint import output as outputs
 from lightning_dar.convert import convert as conversion
 
 ROOT = Path(__file__).parents[2]

@@ -8,11 +8,12 @@ from foreign import save
 from safetensors.torch import load_file, save_file
 from tiny import scramble, tiny_model
 
-from lightning_dar.checkpoint import families, safetensors_files, transformers_logits
+from lightning_dar.checkpoint import families, safetensors_files
 from lightning_dar.checkpoint.description import describe
 from lightning_dar.checkpoint.families import Renamed
 from lightning_dar.checkpoint.tensors import InMemory, Unprefixed
 from lightning_dar.convert import convert as conversion
+from lightning_dar.convert import transformers_logits
 from lightning_dar.convert.convert import Conversion, convert
 from lightning_dar.errors import DataError
 from lightning_dar.residual import ResidualConfig
