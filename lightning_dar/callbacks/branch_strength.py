@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_dar.callbacks.measuring import Measuring, by_depth, log_metrics, routes
-from lightning_dar.diagnostics.stream import StreamProbe
+from lightning_dar.diagnostics.probe import StreamProbe
 
 
 class BranchStrength(Measuring):

@@ -36,8 +36,7 @@ class Downstream(Callback):
         log_dir = trainer.log_dir  # asks all ranks
         if not trainer.is_global_zero:
             return
-        from lightning_dar.evaluate.language_model import TransformerLM
-        from lightning_dar.evaluate.scores import evaluation, run_tasks, scores_table
+        from lightning_dar.evaluate.scores import TransformerLM, evaluation, run_tasks, scores_table
         from lightning_dar.evaluate.tasks import load_tasks
 
         model = pl_module.model

@@ -8,9 +8,8 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from lightning_dar.diagnostics.probe import DEPTHS, RoutingProbe, depth_third
-from lightning_dar.diagnostics.stream import StreamProbe
-from lightning_dar.diagnostics.wrapper import Together, lays_open
+from lightning_dar.diagnostics.interventions import Together, lays_open
+from lightning_dar.diagnostics.probe import DEPTHS, RoutingProbe, StreamProbe, depth_third
 from lightning_dar.errors import UsageError
 from lightning_dar.training.loss import IGNORE_INDEX
 

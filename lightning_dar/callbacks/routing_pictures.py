@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from lightning_dar.charts.chart import Series
-from lightning_dar.charts.render import picture
+from lightning_dar.charts.page import picture
 from lightning_dar.diagnostics.probe import DEPTHS, SiteRouting, depth_third, mean_sharpness
 from lightning_dar.diagnostics.routing_charts import by_site, line, shares, uniform, weights
 

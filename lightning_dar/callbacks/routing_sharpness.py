@@ -17,7 +17,7 @@ from lightning_dar.callbacks.measuring import (
     watch,
 )
 from lightning_dar.callbacks.routing_pictures import draw_by_depth, draw_routing
-from lightning_dar.charts.render import check_drawing, pixels
+from lightning_dar.charts.page import check_drawing, pixels
 from lightning_dar.diagnostics.probe import STATISTICS, RoutingProbe, SiteRouting, mean_sharpness
 from lightning_dar.run.loggers import kind_of, run_folder
 

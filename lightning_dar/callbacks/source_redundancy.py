@@ -3,7 +3,7 @@
 from lightning.pytorch import LightningModule, Trainer
 
 from lightning_dar.callbacks.measuring import Measuring, by_depth, log_metrics
-from lightning_dar.diagnostics.stream import StreamProbe
+from lightning_dar.diagnostics.probe import StreamProbe
 
 
 class SourceRedundancy(Measuring):

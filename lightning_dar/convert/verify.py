@@ -16,7 +16,7 @@ from lightning_dar.checkpoint.load import Checkpoint, load_weights, open_checkpo
 from lightning_dar.checkpoint.stored import compare_stored, stored_tensors
 from lightning_dar.convert.rewire import shape_of
 from lightning_dar.convert.transformers_logits import compare_with_transformers
-from lightning_dar.diagnostics.wrapper import Watched
+from lightning_dar.diagnostics.interventions import Watched
 from lightning_dar.errors import DataError
 from lightning_dar.model import Transformer
 from lightning_dar.residual import ResidualConfig, build_residual

@@ -1,11 +1,4 @@
-"""Changed reads: the same network reading with other routing weights, at one site or at all of them.
-
-    changes = [unchanged, knock_out(3, renormalised=True)]
-    model(input_ids, residual=ChangedReads(model.residual, num_sites, changes, site=7))   # hidden states [2 * B, T, D]
-
-A change maps the weights of a read to those to read with. Whatever it is compared with goes through the same
-arithmetic, as `unchanged`: a change that changes nothing makes a difference of rounding only.
-"""
+"""A network whose depth reads are changed: knock-outs, other weights in place of the learned ones."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,6 +7,60 @@ import torch
 from torch import Tensor
 
 from lightning_dar.residual.base import DepthRouting, Residual
+
+
+class Watched:
+    """Runs `residual` unchanged and shows every read that routes to `seen`. The final read of a strategy that has
+    one counts as site `num_sites`."""
+
+    def __init__(self, residual: Residual, num_sites: int):
+        self.residual, self.num_sites = residual, num_sites
+
+    def seen(self, site: int, routing: DepthRouting, tokens: Tensor | None = None) -> None:
+        """Called before the read at `site`, without gradient. `tokens`: as `Together` takes them."""
+
+    def start(self, embeddings: Tensor) -> Any:
+        return self.residual.start(embeddings)
+
+    def read(self, state: Any, site: int) -> Any:
+        self._show(state, site)
+        return self.residual.read(state, site)
+
+    def write(self, state: Any, y: Tensor, site: int) -> Any:
+        return self.residual.write(state, y, site)
+
+    def finish(self, state: Any) -> Tensor:
+        self._show(state, self.num_sites)
+        return self.residual.finish(state)
+
+    @torch.no_grad()
+    def _show(self, state: Any, site: int) -> None:
+        routing = self.residual.routing(state, site)
+        if routing is not None:
+            self.seen(site, routing)
+
+
+class Together(Watched):
+    """Several probes of one forward: each read is laid open once, and shown to all.
+
+    Args:
+        probes: of the same network.
+        tokens: int64 [N], which of the B * T tokens are counted, such as those that are no padding; default: all.
+    """
+
+    def __init__(self, probes: Sequence[Watched], tokens: Tensor | None = None):
+        super().__init__(probes[0].residual, probes[0].num_sites)
+        self.probes, self.tokens = probes, tokens
+
+    def seen(self, site: int, routing: DepthRouting, tokens: Tensor | None = None) -> None:
+        for probe in self.probes:
+            probe.seen(site, routing, self.tokens)
+
+
+def lays_open(residual: Residual) -> bool:
+    """Whether the strategy shows its routing: `standard` and some plugins have none."""
+    return type(residual).routing is not Residual.routing
+
 
 Change = Callable[[Tensor, int], Tensor]
 """(weights [B, T, n], site) -> the weights to read with, [B, T, n]; they need not add up to 1."""

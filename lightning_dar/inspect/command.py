@@ -21,7 +21,7 @@ from lightning_dar.run.parser import (
 if TYPE_CHECKING:
     from lightning_dar.checkpoint.load import Checkpoint
     from lightning_dar.inspect.held_out import HeldOut
-    from lightning_dar.inspect.result import Inspected, Report
+    from lightning_dar.inspect.results import Inspected, Report
 
 MAX_TOKENS, QUICK_TOKENS = 32_768, 2048
 DEFAULT_SEQ_LEN = 256  # where the first checkpoint does not say how it was trained
@@ -92,7 +92,7 @@ def run(args: list[str]) -> None:
     """Runs the command. Raises UsageError or DataError for bad input."""
     options = make_parser().parse_args(args)
     _check(options)
-    from lightning_dar.charts.render import check_drawing
+    from lightning_dar.charts.page import check_drawing
     from lightning_dar.checkpoint.load import open_checkpoint
     from lightning_dar.files import check_output, new_folder
     from lightning_dar.run.parser import find_device
@@ -129,7 +129,7 @@ def _check(options: Namespace) -> None:
 
 def _limits(options: Namespace, first: "Checkpoint") -> dict[str, int]:
     """Tokens a window, and in all: windows enough for intervals, unless the user wants fewer."""
-    from lightning_dar.diagnostics.bootstrap import MIN_UNITS
+    from lightning_dar.diagnostics.statistics import MIN_UNITS
 
     seq_len = options.seq_len or first.seq_len or DEFAULT_SEQ_LEN
     usual = QUICK_TOKENS if options.quick else MAX_TOKENS
@@ -151,8 +151,8 @@ def _report(
     options: Namespace, checkpoints: Sequence["Checkpoint"], held_out: "HeldOut", device: Any, limits: dict[str, int]
 ) -> "Report":
     # Imported when all is known to be there: they bring in Lightning.
+    from lightning_dar.inspect.held_out import names_of
     from lightning_dar.inspect.report import make_report
-    from lightning_dar.inspect.subject import names_of
 
     settings = {"quick": options.quick, "text": options.text, "data": vars(options.data), **limits}
     return make_report(checkpoints, names_of(options.ckpt_path), held_out, device, settings)
@@ -160,8 +160,7 @@ def _report(
 
 def _write(folder: Path, report: "Report") -> None:
     from lightning_dar.charts.page import write_report
-    from lightning_dar.inspect.charts import sections_of
-    from lightning_dar.inspect.words import lead_of
+    from lightning_dar.inspect.charts import lead_of, sections_of
 
     lead = lead_of(report)
     content = {"lead": lead, **asdict(report)}

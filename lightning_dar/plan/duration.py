@@ -1,23 +1,108 @@
-"""How long a step takes, as a range.
+"""The time of a step: FLOPs, bytes of the depth reads, communication, and what they take on a GPU."""
 
-    step = micro-batches (products + depth reads) + communication + optimizer
-
-Products run at a share of the GPU's peak, which in practice depends on kernels and widths; the depth reads and the
-optimizer at a share of its memory's rate. `LOW` takes the shares that are easily reached, and adds communication in
-full; in `HIGH` it is hidden behind the products as far as they last. Loading, logging, validation and checkpoints are
-not counted, nor what the host takes to launch kernels, which rules where D is small.
-"""
-
+from bisect import bisect_left
 from dataclasses import dataclass
 
+from lightning_dar.model import TransformerConfig, sublayer_classes
+from lightning_dar.model.costs import FP32
 from lightning_dar.ops import DepthRead
-from lightning_dar.plan.activations import checkpointed_share, reads_again
-from lightning_dar.plan.communication import communication
-from lightning_dar.plan.flops import model_flops, read_flops, sublayer_forward_flops
-from lightning_dar.plan.parameters import Parameters
+from lightning_dar.ops.two_phase.forward import CHUNK_ROWS, chunk_start
+from lightning_dar.plan.memory import Parameters, checkpointed_share, reads_again
 from lightning_dar.plan.setting import Setting
 from lightning_dar.plan.trace import Trace
-from lightning_dar.plan.traffic import read_traffic
+
+READ_PRODUCTS = 9
+
+
+def product_weights(config: TransformerConfig) -> int:
+    """N: weights of the matrix products that every token passes."""
+    assert config.vocab_size is not None
+    sublayers = sum(sublayer.product_weights(config) for sublayer in sublayer_classes(config))
+    return sublayers + config.hidden_size * config.vocab_size
+
+
+def attention_flops(config: TransformerConfig, seq_len: int) -> float:
+    """Forward and backward a token, on average over a window of `seq_len`; with causal masking."""
+    return 6.0 * config.num_layers * config.num_heads * config.head_dim * seq_len
+
+
+def model_flops(config: TransformerConfig, seq_len: int) -> float:
+    """6 N and attention, a token."""
+    return 6.0 * product_weights(config) + attention_flops(config, seq_len)
+
+
+def sublayer_forward_flops(config: TransformerConfig, seq_len: int) -> float:
+    """The forward of all sublayers, a token: what activation checkpointing does again."""
+    head = config.hidden_size * config.vocab_size
+    return 2.0 * (product_weights(config) - head) + attention_flops(config, seq_len) / 3
+
+
+def read_flops(hidden_size: int, sources_read: int) -> float:
+    """Of depth reads that see `sources_read` sources in all, a token."""
+    return 2.0 * READ_PRODUCTS * hidden_size * sources_read
+
+
+BACKWARD = 2
+
+
+def read_traffic(hidden_size: int, trace: Trace, depth_read: DepthRead) -> float:
+    """Bytes a token, forward and backward."""
+    if depth_read == "naive":
+        width = hidden_size * FP32
+        sources = 5 * trace.sources_read
+    elif depth_read in ("fused", "fla"):
+        width, sources = trace.source_bytes, trace.sources_read
+    else:
+        in_buffer, in_fp32 = two_phase_sources(trace)
+        return (1 + BACKWARD) * (in_buffer * trace.source_bytes + in_fp32 * hidden_size * FP32)
+    return (1 + BACKWARD) * sources * width
+
+
+def two_phase_sources(trace: Trace) -> tuple[int, int]:
+    """Sources that the reads and writes of one forward move, and results of phase one."""
+    in_buffer, in_fp32 = 3 * len(trace.written), 0
+    for start in range(0, trace.rows, CHUNK_ROWS):
+        rows = [read for read in trace.reads if chunk_start(read.row) == start]
+        finished = bisect_left(trace.written, start)
+        in_buffer += finished + sum(read.kept - finished + read.private for read in rows)
+        in_fp32 += (min(CHUNK_ROWS, trace.rows - start) + len(rows)) * (finished > 0)
+    return in_buffer, in_fp32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Communication:
+    """Of one optimizer step, a GPU."""
+
+    bytes: int
+    seconds: float
+
+
+def communication(setting: Setting, parameters: Parameters) -> Communication:
+    """Of one optimizer step, without what computing hides."""
+    sent = _volume(setting, parameters) * (setting.gpus - 1) / setting.gpus
+    return Communication(bytes=int(sent), seconds=sent / ring_rate(setting))
+
+
+def ring_rate(setting: Setting) -> float:
+    """Bytes/s that each GPU passes on."""
+    device = setting.device
+    if setting.gpus <= setting.gpus_per_node:
+        return device.link
+    return min(device.link, device.node_network)
+
+
+def _volume(setting: Setting, parameters: Parameters) -> float:
+    weights, compute = setting.dtypes.weights.itemsize, setting.dtypes.compute.itemsize
+    if setting.strategy == "ddp":
+        return 2 * parameters.total * weights
+    if not setting.sharded:
+        return 0
+    sublayers = parameters.total - parameters.root
+    gradients = FP32 if setting.dtypes.autocast else weights
+    batch = sublayers * (2 * compute + gradients) + parameters.root * (weights + gradients)
+    updates = parameters.linear * weights if setting.optimizer == "muon" else 0
+    return batch * setting.accumulate + updates
+
 
 ADAMW_TRAFFIC = 7
 """Numbers that AdamW moves a parameter: weight, gradient and two averages read; weight and averages written."""

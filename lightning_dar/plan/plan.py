@@ -1,19 +1,71 @@
-"""The plan of one residual strategy in one setting, as plain numbers."""
+"""The plan of a run: what it needs, and the batch that fits."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
-from lightning_dar.plan.activations import MODES, held
-from lightning_dar.plan.communication import communication
-from lightning_dar.plan.duration import HIGH, LOW, step
-from lightning_dar.plan.fitting import nearest_fit
-from lightning_dar.plan.flops import model_flops, read_flops
-from lightning_dar.plan.memory import memory, usable
-from lightning_dar.plan.parameters import Parameters, count_parameters
-from lightning_dar.plan.setting import Setting
+from lightning_dar.ops import DepthRead
+from lightning_dar.plan.duration import HIGH, LOW, communication, model_flops, read_flops, read_traffic, step
+from lightning_dar.plan.memory import Parameters, checkpointed_share, count_parameters, held, memory, usable
+from lightning_dar.plan.setting import DEVICES, MODES, Device, Setting
 from lightning_dar.plan.trace import Trace, trace_strategy
-from lightning_dar.plan.traffic import read_traffic
 from lightning_dar.residual import ResidualConfig
+
+MAX_GPUS = 4096
+
+
+def nearest_fit(
+    setting: Setting, parameters: Parameters, trace: Trace, depth_read: DepthRead = "auto"
+) -> Setting | None:
+    """A setting of the same run that fits; None where none does."""
+
+    def fits(candidate: Setting) -> bool:
+        return memory(candidate, parameters, trace, depth_read).total <= usable(candidate)
+
+    def seconds_per_token(candidate: Setting) -> float:
+        return step(candidate, parameters, trace, LOW, depth_read).seconds / candidate.tokens_per_step
+
+    for device in _devices(setting):
+        gpus = setting.gpus
+        while gpus <= MAX_GPUS:
+            for strategy in _strategies(setting, gpus):
+                variants = _variants(replace(setting, device=device), gpus, strategy)
+                found = [candidate for candidate in variants if fits(candidate)]
+                if found:
+                    return min(found, key=seconds_per_token)
+            gpus *= 2
+    return None
+
+
+def _devices(setting: Setting) -> list[Device]:
+    """The setting's own kind, then those that are no slower and have more memory, the smallest first."""
+    larger = [
+        device
+        for device in DEVICES.values()
+        if device.memory > setting.device.memory and device.peak_bf16 >= setting.device.peak_bf16
+    ]
+    return [setting.device, *sorted(larger, key=lambda device: device.memory)]
+
+
+def _strategies(setting: Setting, gpus: int) -> list[str]:
+    """The setting's own first, where it can use that many GPUs."""
+    own = [] if setting.strategy == "single" and gpus > 1 else [setting.strategy]
+    return own + (["fsdp2"] if gpus > 1 and not setting.sharded else [])
+
+
+def _variants(setting: Setting, gpus: int, strategy: str) -> Iterator[Setting]:
+    """All batch sizes and checkpointing modes, at the same tokens a step where accumulation allows it."""
+    present = checkpointed_share(setting.checkpointing)
+    modes = [setting.checkpointing, *(mode for mode in MODES if checkpointed_share(mode) > present or mode == "full")]
+    for mode in dict.fromkeys(modes):
+        for batch_size in _divisors(setting.batch_size):
+            smaller = setting.with_batch(batch_size)
+            accumulate = max(1, smaller.accumulate * setting.gpus // gpus)
+            yield replace(smaller, gpus=gpus, strategy=strategy, checkpointing=mode, accumulate=accumulate)
+
+
+def _divisors(number: int) -> list[int]:
+    return [divisor for divisor in range(number, 0, -1) if number % divisor == 0]
 
 
 def plan(setting: Setting, residual: ResidualConfig, tokens: float | None = None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lightning_dar.model import TransformerConfig
 from lightning_dar.model.layer import layer_sites
 from lightning_dar.ops.history import Backend, History, Read
-from lightning_dar.plan.precision import Precision
+from lightning_dar.plan.setting import Precision
 from lightning_dar.residual import ResidualConfig, Shape, build_residual
 
 

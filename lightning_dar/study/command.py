@@ -48,13 +48,12 @@ def run(args: list[str]) -> None:
     cells = cells_of(study)
     if options.jobs < 1:
         raise UsageError(f"--jobs {options.jobs}: must be at least 1")
-    from lightning_dar.charts.render import check_drawing
+    from lightning_dar.charts.page import check_drawing
 
     check_drawing()
     if not options.report:
         _train(study, cells, options.jobs, options.retry)
-    from lightning_dar.study.report import write_report
-    from lightning_dar.study.words import counted_failures, failures, markdown_table
+    from lightning_dar.study.report import counted_failures, failures, markdown_table, write_report
 
     summary = write_report(study, cells)
     print(markdown_table(summary) + counted_failures(failures(summary)))
@@ -62,9 +61,7 @@ def run(args: list[str]) -> None:
 
 
 def _train(study: StudyConfig, cells: Sequence[Cell], jobs: int, retry: bool) -> None:
-    from lightning_dar.study.check import check_settings
-    from lightning_dar.study.live import progress_display
-    from lightning_dar.study.running import alone_in, open_study, run_cells
+    from lightning_dar.study.running import alone_in, check_settings, open_study, progress_display, run_cells
 
     check_settings(cells)
     with alone_in(Path(study.output)):

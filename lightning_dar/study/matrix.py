@@ -6,6 +6,7 @@ A cell is one `fit` run. Its seed is that of the initial weights and of the orde
 the same batches, and start from the same weights where they have the same parts.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,70 @@ from typing import Any
 import yaml
 
 from lightning_dar.errors import UsageError
-from lightning_dar.study.folder import RUN, CellFolder
+
+RUN = "fit"
+NOT_DONE = 75  # exit status of a run that was interrupted and goes on another time
+
+
+@dataclass(frozen=True)
+class CellFolder:
+    """The files of a cell's run, whether it is there or to come.
+
+    cell.yaml        its `fit` config: `python cli.py fit --config FOLDER/cell.yaml` is the same run
+    identity.json    variant, seed and identity, as its result will have them
+    progress.json    optimizer steps done and seconds spent
+    fit.log          what its process prints
+    fit/             the run: TensorBoard events, config.yaml, checkpoints/
+    """
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "cell.yaml"
+
+    @property
+    def identity(self) -> Path:
+        return self.path / "identity.json"
+
+    @property
+    def progress(self) -> Path:
+        return self.path / "progress.json"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "fit.log"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / ".lock"
+
+    @property
+    def run(self) -> Path:
+        return self.path / RUN
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.run / "checkpoints"
+
+    def read_progress(self) -> tuple[int, float]:
+        """(optimizer steps done, seconds spent); zeros where a run has not written any."""
+        try:
+            content = json.loads(self.progress.read_text(encoding="utf-8"))
+            return content["step"], content["seconds"]
+        except (OSError, ValueError, KeyError):
+            return 0, 0.0
+
+    def last_line(self) -> str:
+        """What its process said last; the error where it ended by one."""
+        try:
+            lines = self.log.read_text(encoding="utf-8", errors="replace").split("\n")
+        except OSError:
+            return ""
+        said = [line.strip() for line in lines if line.strip()]
+        errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")]
+        return (errors or said or [""])[-1]
+
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
 LOGGER = "lightning.pytorch.loggers.TensorBoardLogger"

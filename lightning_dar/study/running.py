@@ -1,4 +1,4 @@
-"""Runs the cells of a study, each in a process of its own, and keeps what has finished."""
+"""Running the cells of a study, several at a time, with a live table."""
 
 import json
 import os
@@ -9,20 +9,31 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import yaml
 from filelock import FileLock, Timeout
+from lightning.pytorch.cli import LightningArgumentParser
+from rich.live import Live
+from rich.table import Table
 
 from lightning_dar.errors import UsageError
-from lightning_dar.study.folder import NOT_DONE
-from lightning_dar.study.identity import PACKAGE, data_identity, identity_of, refuse_to_mix
-from lightning_dar.study.matrix import Cell
-from lightning_dar.study.result import Result, read_result
-
-POLL_SECONDS = 0.5
-ENDING_SECONDS = 120  # what a cell may take to save and end
+from lightning_dar.fit.lightning_cli import RoutedTrainer
+from lightning_dar.run.parser import OneLine, add_plugins, use_plugins
+from lightning_dar.study.cells import (
+    PACKAGE,
+    Result,
+    data_identity,
+    identity_of,
+    plugins_of,
+    read_result,
+    refuse_to_mix,
+)
+from lightning_dar.study.matrix import NOT_DONE, Cell
+from lightning_dar.text import TextData
+from lightning_dar.training import LanguageModel
 
 
 @dataclass
@@ -57,6 +68,108 @@ class State:
         if result is not None and result.measured is not None:
             return result.measured.steps, result.measured.seconds
         return cell.folder.read_progress()
+
+
+class _RaisingParser(OneLine, LightningArgumentParser):
+    """Raises what is wrong instead of ending the process."""
+
+    def exit(self, status: int = 0, message: str | None = None) -> None:
+        raise UsageError((message or "").removeprefix("error: ").removesuffix(" (--help lists the options)\n"))
+
+
+def check_settings(cells: Sequence[Cell]) -> None:
+    """Parses the settings of every variant, and builds its network without weights.
+
+    Raises:
+        UsageError: settings that `fit` would refuse; names the variant.
+        DataError: a checkpoint to start from that cannot be opened.
+    """
+    parser = _settings_parser()
+    for cell in {cell.variant: cell for cell in cells}.values():
+        try:
+            use_plugins(plugins_of(cell.settings))
+            settings = parser.parse_object(cell.settings)
+            LanguageModel(**settings.model.as_dict())
+        except UsageError as error:
+            raise UsageError(f"variants.{cell.variant}: {error}") from error
+
+
+def _settings_parser() -> LightningArgumentParser:
+    parser = _RaisingParser()
+    parser.add_argument("--seed_everything", type=int)
+    parser.add_lightning_class_args(RoutedTrainer, "trainer")
+    parser.add_lightning_class_args(LanguageModel, "model")
+    parser.add_lightning_class_args(TextData, "data")
+    add_plugins(parser)
+    return parser
+
+
+class Lines:
+    """Where no terminal is: one line for each cell that starts or ends."""
+
+    def __init__(self) -> None:
+        self._said: set[tuple[str, str]] = set()
+
+    def show(self, state: State) -> None:
+        for cell in state.cells:
+            status = _status(state, cell)
+            kind = status.split()[0]
+            if kind != "left" and (cell.name, kind) not in self._said:
+                self._said.add((cell.name, kind))
+                print(f"{cell.name}: {status if kind != 'running' else kind}  ({_counts(state)})", flush=True)
+
+
+class LiveTable:
+    """On a terminal: a row for each variant, a column for each seed."""
+
+    def __init__(self, live: Live):
+        self._live = live
+
+    def show(self, state: State) -> None:
+        self._live.update(_table(state))
+
+
+@contextmanager
+def progress_display() -> Iterator[Lines | LiveTable]:
+    """`show(state)` shows where the cells are."""
+    if not sys.stdout.isatty():
+        yield Lines()
+        return
+    with Live(auto_refresh=False, transient=False) as live:
+        table = LiveTable(live)
+        live.auto_refresh = True
+        yield table
+
+
+def _table(state: State) -> Table:
+    seeds = list(dict.fromkeys(cell.seed for cell in state.cells))
+    cells = {(cell.variant, cell.seed): cell for cell in state.cells}
+    table = Table("variant", *(f"seed {seed}" for seed in seeds), title=_counts(state))
+    for variant in dict.fromkeys(cell.variant for cell in state.cells):
+        own = [cells.get((variant, seed)) for seed in seeds]
+        table.add_row(variant, *("" if cell is None else _status(state, cell) for cell in own))
+    return table
+
+
+def _status(state: State, cell: Cell) -> str:
+    result = state.results.get(cell.name)
+    if result is not None:
+        return f"loss {result.measured.loss:.4f}" if result.measured else f"failed {result.error}"
+    if cell.name in state.running:
+        return f"running {cell.folder.read_progress()[0] / cell.max_steps:.0%}"
+    return "left"
+
+
+def _counts(state: State) -> str:
+    failed = sum(result.status == "failed" for result in state.results.values())
+    counts = f"{len(state.results) - failed} of {len(state.cells)} cells done, {failed} failed, "
+    counts += f"{len(state.running)} running, {len(state.left)} left"
+    seconds = state.seconds_left()
+    return counts if seconds is None else f"{counts}, about {timedelta(seconds=round(seconds))} to go"
+
+
+POLL_SECONDS = 0.5
+ENDING_SECONDS = 120  # what a cell may take to save and end
 
 
 def open_study(cells: Sequence[Cell], jobs: int, retry: bool) -> State:

@@ -11,9 +11,8 @@ from by_hand import by_hand
 from benchmarks.held import held_bytes
 from lightning_dar.callbacks import RoutingSharpness, RunSummary, SampleText, Throughput
 from lightning_dar.callbacks.measuring import new_probe, watch
-from lightning_dar.diagnostics.probe import RoutingProbe
-from lightning_dar.diagnostics.stream import StreamProbe
-from lightning_dar.diagnostics.wrapper import Watched
+from lightning_dar.diagnostics.interventions import Watched
+from lightning_dar.diagnostics.probe import RoutingProbe, StreamProbe
 from lightning_dar.errors import UsageError
 from lightning_dar.residual import register_residual
 from lightning_dar.residual.base import Residual

@@ -5,9 +5,8 @@ from xml.etree import ElementTree
 
 import vl_convert
 
-from lightning_dar.charts.look import CONFIG
-from lightning_dar.charts.render import vega_lite_version
-from lightning_dar.charts.vega import vega_lite
+from lightning_dar.charts.page import vega_lite_version
+from lightning_dar.charts.vega import CONFIG, vega_lite
 
 
 def marks(chart, kind: str) -> list[dict[str, str]]:

@@ -4,8 +4,7 @@ import csv
 
 import pytest
 
-from lightning_dar.charts.chart import Axis, HeatMap, LineChart, Series
-from lightning_dar.charts.table import write_csv
+from lightning_dar.charts.chart import Axis, HeatMap, LineChart, Series, write_csv
 from tests.charts.samples import HOSTILE, SMALL, importance, replaced, sections, sweep
 
 THIRD = 0.1 + 0.2  # 0.30000000000000004

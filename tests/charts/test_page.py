@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lightning_dar.charts.chart import HeatMap, Section, is_measured, series_of
+from lightning_dar.charts.chart import HeatMap, Section, is_measured, series_of, short, table_of
 from lightning_dar.charts.page import write_report
-from lightning_dar.charts.table import short, table_of
 from tests.charts.samples import HOSTILE, SMALL, data, importance, replaced, sections, sharpness
 
 LEAD = "Sharp at first.\n\nIs a < b & c?"

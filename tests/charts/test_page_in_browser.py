@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from lightning_dar.charts.chart import short
 from lightning_dar.charts.page import write_report
-from lightning_dar.charts.table import short
 from tests.charts.chromium import Chromium, find_chromium
 from tests.charts.samples import HOSTILE, data, sections
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lightning_dar.charts import look
+from lightning_dar.charts import vega
 from lightning_dar.charts.chart import Axis, HeatMap
-from lightning_dar.charts.render import check_drawing, picture, pixels, png
+from lightning_dar.charts.page import check_drawing, picture, pixels, png
 from lightning_dar.errors import UsageError
 from tests.charts.samples import empty_lines, empty_map, importance, mass, one_category, replaced, sharpness, sweep
 
@@ -24,13 +24,13 @@ def test_lines_and_bars_show_each_series_in_its_colour(make, draw):
     assert image.dtype == np.uint8
     assert image.shape[1:] == (1200, 3)
     assert 300 < image.shape[0] < 1000
-    for colour in look.SERIES[:2]:
+    for colour in vega.SERIES[:2]:
         assert pixels_of(image, colour) > 300, "more than its entry in the legend"
-    assert pixels_of(image, look.SERIES[2]) == 0
+    assert pixels_of(image, vega.SERIES[2]) == 0
 
 
 def test_a_dashed_reference_is_grey(draw):
-    assert pixels_of(pixels(png(sharpness(draw))), look.REFERENCE) > 300
+    assert pixels_of(pixels(png(sharpness(draw))), vega.REFERENCE) > 300
 
 
 @pytest.mark.parametrize("make", [mass, importance])
@@ -46,7 +46,7 @@ def test_cells_have_the_colours_of_their_values():
     axis, values = Axis(label="v"), [[-1.0, 1.0], [0.0, None]]
     settings = {"columns": ["a", "b"], "rows": ["0", "1"], "value": axis, "values": values, "diverging": True}
     image = pixels(png(HeatMap(name="c", title="t", caption="", x=axis, y=axis, **settings)))
-    low, zero, high = look.BLUE_RED[0], look.BLUE_RED[5], look.BLUE_RED[-1]
+    low, zero, high = vega.BLUE_RED[0], vega.BLUE_RED[5], vega.BLUE_RED[-1]
     areas = [pixels_of(image, colour) for colour in (low, zero, high)]
     assert min(areas) > 0.1 * image.shape[0] * image.shape[1]
     assert max(areas) < 1.2 * min(areas)
@@ -67,7 +67,7 @@ def test_several_charts_are_one_picture_and_the_same_bytes_each_time(draw):
         Image.open(io.BytesIO(picture(charts, "t", across))).size for across in (True, False)
     )
     assert wide > narrow and high > low
-    assert pixels_of(pixels(both), look.SERIES[0]) > 300
+    assert pixels_of(pixels(both), vega.SERIES[0]) > 300
 
 
 def test_a_missing_package_is_named_in_a_line(monkeypatch):

@@ -4,10 +4,8 @@ import math
 
 import pytest
 
-from lightning_dar.charts.chart import Axis, HeatMap, Series
-from lightning_dar.charts.look import colour_scale
-from lightning_dar.charts.table import short
-from lightning_dar.charts.vega import value_range
+from lightning_dar.charts.chart import Axis, HeatMap, Series, short
+from lightning_dar.charts.vega import colour_scale, value_range
 
 
 def test_a_range_holds_every_value_and_interval():

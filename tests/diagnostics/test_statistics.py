@@ -4,9 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_dar.diagnostics.bootstrap import paired_intervals
-from lightning_dar.diagnostics.documents import consecutive_ends, target_documents, units
-from lightning_dar.diagnostics.rank_correlation import spearman, spearman_of_columns
+from lightning_dar.diagnostics.statistics import (
+    consecutive_ends,
+    paired_intervals,
+    spearman,
+    spearman_of_columns,
+    target_documents,
+    units,
+)
 
 
 def test_an_interval_is_that_of_the_mean():

@@ -7,8 +7,7 @@ import torch
 from tiny import scramble, tiny_config, tiny_model, tokens, variant
 from torch.utils.checkpoint import checkpoint
 
-from lightning_dar.diagnostics.probe import RoutingProbe
-from lightning_dar.diagnostics.stream import StreamProbe, mean_pairwise_cosine
+from lightning_dar.diagnostics.probe import RoutingProbe, StreamProbe, mean_pairwise_cosine
 
 
 def saved_activations(model):

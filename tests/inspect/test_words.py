@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from lightning_dar.inspect.result import (
+from lightning_dar.inspect.charts import lead_of
+from lightning_dar.inspect.results import (
     Causal,
     ChangedLoss,
     Inspected,
@@ -20,7 +21,6 @@ from lightning_dar.inspect.result import (
     Source,
     WithinSites,
 )
-from lightning_dar.inspect.words import lead_of
 
 
 def change(difference, low=None, high=None):

@@ -20,10 +20,9 @@ from lightning_dar.checkpoint.description import describe
 from lightning_dar.checkpoint.hf_config import family_of
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.model import MLPConfig, TransformerConfig, build_transformer, mlp_kinds
-from lightning_dar.plan.activations import held
-from lightning_dar.plan.flops import product_weights
-from lightning_dar.plan.parameters import count_parameters
-from lightning_dar.plan.precision import precision_of
+from lightning_dar.plan.duration import product_weights
+from lightning_dar.plan.memory import count_parameters, held
+from lightning_dar.plan.setting import precision_of
 from lightning_dar.plan.trace import trace_strategy
 from lightning_dar.residual import ResidualConfig, available_residuals
 from lightning_dar.training import LanguageModel

@@ -8,8 +8,8 @@ import torch
 
 from benchmarks.held import held_bytes
 from lightning_dar.model import build_transformer, resolve_config
-from lightning_dar.plan.activations import held, reads_again
-from lightning_dar.plan.precision import precision_of
+from lightning_dar.plan.memory import held, reads_again
+from lightning_dar.plan.setting import precision_of
 from lightning_dar.plan.trace import trace_strategy
 from lightning_dar.residual import ResidualConfig, available_residuals
 from lightning_dar.training.parallelize import checkpoint_activations

@@ -8,14 +8,10 @@ from tiny import tiny_config
 
 from lightning_dar.errors import UsageError
 from lightning_dar.model import resolve_config
-from lightning_dar.plan.communication import communication
-from lightning_dar.plan.devices import DEVICES, device_of
-from lightning_dar.plan.duration import HIGH, LOW, step
-from lightning_dar.plan.fitting import nearest_fit
-from lightning_dar.plan.memory import CHUNK_LOGITS, memory, usable
-from lightning_dar.plan.parameters import count_parameters
-from lightning_dar.plan.plan import plan
-from lightning_dar.plan.setting import Setting
+from lightning_dar.plan.duration import HIGH, LOW, communication, step
+from lightning_dar.plan.memory import CHUNK_LOGITS, count_parameters, memory, usable
+from lightning_dar.plan.plan import nearest_fit, plan
+from lightning_dar.plan.setting import DEVICES, Setting, device_of
 from lightning_dar.plan.trace import trace_strategy
 from lightning_dar.residual import ResidualConfig
 from lightning_dar.training.loss import chunked_cross_entropy

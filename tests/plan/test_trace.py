@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from lightning_dar.model import resolve_config
-from lightning_dar.plan.precision import precision_of
+from lightning_dar.plan.duration import read_traffic
+from lightning_dar.plan.setting import precision_of
 from lightning_dar.plan.trace import trace_strategy
-from lightning_dar.plan.traffic import read_traffic
 from lightning_dar.residual import Residual, ResidualConfig, register_residual
 
 DOCS = Path(__file__).parents[2] / "docs" / "depth_read.md"

@@ -9,8 +9,8 @@ import pytest
 import torch
 from tiny import gradients, scramble, tiny_config, tiny_model, tokens
 
+from lightning_dar.diagnostics.interventions import Watched
 from lightning_dar.diagnostics.probe import RoutingProbe
-from lightning_dar.diagnostics.wrapper import Watched
 from lightning_dar.model.attention import Context
 from lightning_dar.model.rope import rope_angles
 

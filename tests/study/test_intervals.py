@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lightning_dar.study.result import Measured
-from lightning_dar.study.statistics import difference, document_interval, mean_interval
+from lightning_dar.study.cells import Measured
+from lightning_dar.study.summary import difference, document_interval, mean_interval
 
 DRAWS = 200
 

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lightning_dar.study.identity import identity_of
+from lightning_dar.study.cells import Result, identity_of, read_result
 from lightning_dar.study.matrix import StudyConfig, Variant, cells_of
-from lightning_dar.study.result import Result, read_result
 
 ROOT = Path(__file__).parents[2]
 RESULTS = sorted((ROOT / "docs/results").glob("*/cells/*/*.json"))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lightning_dar.study.check import check_settings
 from lightning_dar.study.command import make_parser
 from lightning_dar.study.matrix import StudyConfig, cells_of
+from lightning_dar.study.running import check_settings
 
 ROOT = Path(__file__).parents[2]
 STUDIES = sorted((ROOT / "configs/study").glob("*.yaml"))

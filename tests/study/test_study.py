@@ -16,7 +16,7 @@ from filelock import FileLock
 from tiny_study import write_study
 
 import cli
-from lightning_dar.study.result import read_result
+from lightning_dar.study.cells import read_result
 
 CLI = Path(cli.__file__)
 CELLS = ["standard/seed_0", "delta/seed_0", "standard/seed_1", "delta/seed_1", "diverges/seed_0"]
@@ -142,7 +142,7 @@ def test_what_cannot_be_mixed_or_run_is_refused(finished, capsys, args, message)
 
 
 def test_other_code_is_not_mixed_in(finished, capsys, monkeypatch):
-    monkeypatch.setattr("lightning_dar.study.identity.code_hash", lambda: "another")
+    monkeypatch.setattr("lightning_dar.study.cells.code_hash", lambda: "another")
     with pytest.raises(SystemExit):
         cli.main(["study", "--config", str(finished / "study.yaml")])
     assert "code was another lightning_dar, is this one" in only_line(capsys.readouterr().err)
