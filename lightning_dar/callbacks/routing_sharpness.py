@@ -1,6 +1,7 @@
-"""Is routing sharp, or has it collapsed to the mean of its sources?"""
+"""Sharpness of the routing during training, and pictures of it."""
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import fsspec
@@ -16,10 +17,45 @@ from lightning_dar.callbacks.measuring import (
     sum_over_ranks,
     watch,
 )
-from lightning_dar.callbacks.routing_pictures import draw_by_depth, draw_routing
-from lightning_dar.charts.page import check_drawing, pixels
-from lightning_dar.diagnostics.probe import STATISTICS, RoutingProbe, SiteRouting, mean_sharpness
+from lightning_dar.charts.chart import Series
+from lightning_dar.charts.page import check_drawing, picture, pixels
+from lightning_dar.diagnostics.probe import DEPTHS, STATISTICS, RoutingProbe, SiteRouting, depth_third, mean_sharpness
+from lightning_dar.diagnostics.routing_charts import by_site, line, shares, uniform, weights
 from lightning_dar.run.loggers import kind_of, run_folder
+
+Sites = dict[int, SiteRouting]
+
+
+def draw_routing(sites: Sites, title: str) -> bytes:
+    """A PNG: mean routing weight, site by source, beside each site's sharpness against uniform."""
+    columns = max(routing.num_sources for routing in sites.values())
+    by_source = {site: routing.mean_weights.tolist() for site, routing in sites.items()}
+    heat_map = weights("what each site reads", {0: [], **by_source}, [str(source) for source in range(columns)])
+    sharpness = by_site({"largest weight": sites}, "sharpness", "sharpness", "mean over tokens")
+    sharpness = replace(sharpness, upright=True, series=[*sharpness.series, uniform("uniform, 1/n", sites)])
+    return picture([heat_map, sharpness], title, across=True)
+
+
+def draw_by_depth(sites: Sites, num_sites: int, title: str) -> bytes:
+    """A PNG of three panels over the sites: sharpness against uniform, with the mean of each third of the depth;
+    effective number of sources against their number; where the largest weight lies, as shares of tokens."""
+    sharpness = by_site({"largest weight": sites}, "sharpness", "sharpness", "mean over tokens")
+    thirds = [_third(third, sites, num_sites) for third in DEPTHS]
+    references = [*(series for series in thirds if series is not None), uniform("uniform, 1/n", sites)]
+    sharpness = replace(sharpness, series=[*sharpness.series, *references])
+    effective = by_site({"exp(entropy)": sites}, "effective_sources", "effective number of sources", "sources")
+    number = line("number of sources, n", sites, lambda site: site.num_sources, dashed=True)
+    effective = replace(effective, series=[*effective.series, number])
+    return picture([sharpness, effective, shares("source with the largest weight", sites)], title)
+
+
+def _third(third: str, sites: Sites, num_sites: int) -> Series | None:
+    """The mean over a third of the depth, as a level; None where it has no routed site."""
+    inside = [site for site in sites if depth_third(site, num_sites) == third]
+    if not inside:
+        return None
+    mean = mean_sharpness(sites, num_sites, third)
+    return Series(name=f"{third} third: {mean:.3f}", x=[inside[0] - 0.4, inside[-1] + 0.4], y=[mean, mean])
 
 
 class RoutingSharpness(Measuring):

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_dar.errors import DataError
-from lightning_dar.text.tokenizer import BYTES_JSON, Tokenizer
-from lightning_dar.text.tokenizer_files import (
+from lightning_dar.text.tokenizer import (
     BESIDE,
+    BYTES_JSON,
     TOKENIZER_CONFIG,
     TOKENIZER_FILE,
     Files,
+    Tokenizer,
     end_ids_of,
     files_in,
     is_one_of,

@@ -1,4 +1,7 @@
-"""Opening any checkpoint: what it says of itself, and its tensors under our names.
+"""Opening a checkpoint of any kind: what it says about itself, and its tensors when they are read.
+
+WeightAveraging               the averaged ones in `state_dict`, the others under a key of its own
+StochasticWeightAveraging     the others in `state_dict`, the averaged ones in the callback's state
 
 FILE.ckpt                                     Lightning's single file
 FOLDER/meta.pt, .metadata, *.distcp           Lightning's sharded folder
@@ -12,26 +15,78 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from lightning_dar.checkpoint.averaged import WhichWeights, choose_weights, which_weights
 from lightning_dar.checkpoint.carried import FILES_KEY, end_ids, read_carried, unpacked
-from lightning_dar.checkpoint.copies import untied_where_different
 from lightning_dar.checkpoint.description import DESCRIPTION_KEY, FORMAT, describe
-from lightning_dar.checkpoint.families import Renamed
+from lightning_dar.checkpoint.families import Renamed, untied_where_different
 from lightning_dar.checkpoint.hf_config import read_config
 from lightning_dar.checkpoint.hf_fields import native_name, refuse_contradictions
-from lightning_dar.checkpoint.safetensors_files import SafetensorsFiles, file_inside, read_json_object
-from lightning_dar.checkpoint.sharded import META_FILE, WEIGHTS_PREFIX, ShardedTensors
-from lightning_dar.checkpoint.tensors import InMemory, TensorInfo, Tensors, Translated, Unprefixed
+from lightning_dar.checkpoint.tensors import (
+    META_FILE,
+    WEIGHTS_PREFIX,
+    InMemory,
+    SafetensorsFiles,
+    ShardedTensors,
+    TensorInfo,
+    Tensors,
+    Translated,
+    Unprefixed,
+    file_inside,
+    read_json_object,
+)
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.model import Transformer, TransformerConfig, build_transformer
-from lightning_dar.model.mlp_kinds import mlp_class
+from lightning_dar.model.mlp import mlp_class
 from lightning_dar.residual import ResidualConfig
-from lightning_dar.text.tokenizer_files import TOKENIZER_FILE
+from lightning_dar.text.tokenizer import TOKENIZER_FILE
+
+WhichWeights = Literal["averaged", "current"]
+CURRENT_KEY, AVERAGING_KEY = "current_model_state", "averaging_state"  # Lightning's
+StateDict = dict[str, Tensor]
+
+
+def choose_weights(
+    content: Mapping[str, Any], wanted: WhichWeights | None, path: Any
+) -> tuple[StateDict, WhichWeights | None]:
+    """The weights in Lightning's single file, and which they are: averaged unless the others are wanted; None where
+    there is one set alone.
+
+    Raises:
+        UsageError: averaged ones are wanted, and there are none.
+    """
+    current, averaged = trained_weights(content), _averaged(content)
+    if averaged is None and wanted == "averaged":
+        raise UsageError(f"'{path}' holds no averaged weights")
+    if averaged is None:
+        return current, None
+    return (current, "current") if wanted == "current" else (averaged, "averaged")
+
+
+def which_weights(path: Any, taken: WhichWeights, option: str) -> str:
+    """A line for who reads a checkpoint of two sets; `option` is what chooses between them."""
+    other = "current" if taken == "averaged" else "averaged"
+    return f"'{path}' holds averaged and current weights: taken are the {taken} ones ({option}{other} for the others)"
+
+
+def trained_weights(content: Mapping[str, Any]) -> StateDict:
+    """Those that its optimizer goes on with."""
+    return content[CURRENT_KEY if CURRENT_KEY in content else "state_dict"]
+
+
+def _averaged(content: Mapping[str, Any]) -> StateDict | None:
+    """None where nothing has been averaged yet: what is kept for it is then the weights at the start of the run."""
+    if CURRENT_KEY in content:
+        return content["state_dict"] if content.get(AVERAGING_KEY, {}).get("n_averaged", 1) > 0 else None
+    for state in content.get("callbacks", {}).values():
+        if isinstance(state, Mapping) and state.get("average_model_state") and state.get("n_averaged", 0) > 0:
+            return state["average_model_state"]
+    return None
+
 
 MODEL_PREFIX = "model."
 DATA_KEY = "datamodule_hyper_parameters"  # Lightning's

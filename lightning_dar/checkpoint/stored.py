@@ -13,11 +13,9 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from lightning_dar.checkpoint.averaged import WhichWeights, choose_weights
-from lightning_dar.checkpoint.copies import EMBEDDING, FREQUENCIES, HEAD
-from lightning_dar.checkpoint.load import Checkpoint
-from lightning_dar.checkpoint.safetensors_files import weight_files
-from lightning_dar.checkpoint.sharded import META_FILE, WEIGHTS_PREFIX
+from lightning_dar.checkpoint.families import EMBEDDING, FREQUENCIES, HEAD
+from lightning_dar.checkpoint.load import Checkpoint, WhichWeights, choose_weights
+from lightning_dar.checkpoint.tensors import META_FILE, WEIGHTS_PREFIX, weight_files
 from lightning_dar.errors import DataError
 
 NEW_ROUTING = "residual."  # parameters of the residual strategy, in all forms that we write

@@ -9,7 +9,6 @@ from typing import Literal
 import torch
 from tqdm import tqdm
 
-from lightning_dar.checkpoint.averaged import WhichWeights, which_weights
 from lightning_dar.checkpoint.carried import special_tokens, tokenizer_of, unnamed_end
 from lightning_dar.checkpoint.families import Exported
 from lightning_dar.checkpoint.hf_config import family_of, write_config
@@ -18,11 +17,12 @@ from lightning_dar.checkpoint.load import (
     CONFIG_FILE,
     DESCRIPTION_FILE,
     Checkpoint,
+    WhichWeights,
     check_fits,
     open_checkpoint,
+    which_weights,
 )
-from lightning_dar.checkpoint.safetensors_files import shard_bytes, write_safetensors
-from lightning_dar.checkpoint.tensors import FLOATS, TensorInfo, Tensors, Translated
+from lightning_dar.checkpoint.tensors import FLOATS, TensorInfo, Tensors, Translated, shard_bytes, write_safetensors
 from lightning_dar.convert import hf_verify
 from lightning_dar.convert.hf_export import ModelCode, model_code, routed_config
 from lightning_dar.convert.rewire import rewire
@@ -30,8 +30,7 @@ from lightning_dar.convert.verify import logits_of, measure_disturbance, verify
 from lightning_dar.files import check_output, new_folder
 from lightning_dar.residual import ResidualConfig
 from lightning_dar.run.config import portable_settings
-from lightning_dar.text.tokenizer import BYTES_JSON
-from lightning_dar.text.tokenizer_files import TOKENIZER_FILE
+from lightning_dar.text.tokenizer import BYTES_JSON, TOKENIZER_FILE
 
 Format = Literal["lightning", "hf"]
 MAX_SHARD_SIZE = "5GB"  # that of huggingface_hub

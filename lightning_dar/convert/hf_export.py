@@ -5,16 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightning_dar.checkpoint.description import FORMAT
-from lightning_dar.checkpoint.hf_config import DEFAULT_MAX_POSITIONS, kept_fields
+from lightning_dar.checkpoint.hf_config import DEFAULT_MAX_POSITIONS, kept_fields, rope_fields
 from lightning_dar.checkpoint.hf_fields import SIZES
-from lightning_dar.checkpoint.hf_rope import rope_fields
 from lightning_dar.checkpoint.load import HF_DESCRIPTION_KEY, Checkpoint
 from lightning_dar.convert.bundle import Variable, bundle
 from lightning_dar.convert.hf_verify import OLDEST
 from lightning_dar.errors import UsageError
-from lightning_dar.model.mlp_kinds import mlp_class
-from lightning_dar.residual.build import checked_options
-from lightning_dar.residual.registry import residual_class
+from lightning_dar.model.mlp import mlp_class
+from lightning_dar.residual.registry import checked_options, residual_class
 from lightning_dar.version import __version__
 
 PACKAGE = "lightning_dar"

@@ -12,10 +12,8 @@ from transformers import Cache, GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import can_return_tuple, logging
 
-from lightning_dar.convert.hf_configuration import RoutedConfig
-from lightning_dar.convert.hf_identity import check_made_for
-from lightning_dar.convert.hf_routing import refuse_unknown_targets
-from lightning_dar.convert.hf_transformer import CACHE, RoutedTransformer, known_keywords
+from lightning_dar.convert.hf_configuration import RoutedConfig, check_made_for
+from lightning_dar.convert.hf_transformer import CACHE, RoutedTransformer, known_keywords, refuse_unknown_targets
 
 logger = logging.get_logger(__name__)
 

@@ -1,4 +1,15 @@
-"""A network whose depth reads are changed: knock-outs, other weights in place of the learned ones."""
+"""A network whose depth reads are changed: knock-outs, other weights in place of the learned ones.
+
+    model(input_ids, residual=Wrapper(model.residual, num_sites=len(model.sublayers)))
+
+No flag on the strategy, nothing held between measurements; training forwards never pass through one.
+
+    changes = [unchanged, knock_out(3, renormalised=True)]
+    model(input_ids, residual=ChangedReads(model.residual, num_sites, changes, site=7))   # hidden states [2 * B, T, D]
+
+A change maps the weights of a read to those to read with. Whatever it is compared with goes through the same
+arithmetic, as `unchanged`: a change that changes nothing makes a difference of rounding only.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,4 +1,15 @@
-"""A network whose depth reads are watched: routing weights, sharpness, the strength of the branch."""
+"""A network whose depth reads are watched: routing weights, sharpness, the strength of the branch.
+
+    probe = RoutingProbe(model.residual, num_sites=len(model.sublayers))
+    model(input_ids, residual=probe)
+    probe.sites[5].sharpness
+
+No flag on the strategy, nothing held between measurements; training forwards never pass through it.
+
+probe = StreamProbe(model.residual, num_sites=len(model.sublayers))
+model(input_ids, residual=probe)
+probe.sites[5].strength, probe.sites[5].redundancy
+"""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,4 +1,8 @@
-"""Means over documents, bootstrap intervals, rank correlation."""
+"""Means over documents, bootstrap intervals, rank correlation.
+
+Own draws, as scipy.stats.bootstrap holds every resample of every change at once (10 times slower for 70 changes of 64
+documents, gigabytes for thousands), and rank correlations need the same draws at all sites.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 

@@ -14,8 +14,7 @@ from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
-from lightning_dar.checkpoint.averaged import which_weights
-from lightning_dar.checkpoint.load import Checkpoint, open_checkpoint
+from lightning_dar.checkpoint.load import Checkpoint, open_checkpoint, which_weights
 from lightning_dar.errors import UsageError
 from lightning_dar.fit.callbacks import DEFAULT_CALLBACKS, leave_out_unwritable, settle_callbacks
 from lightning_dar.fit.checks import (

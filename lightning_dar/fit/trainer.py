@@ -7,7 +7,7 @@ from lightning.pytorch.callbacks import ModelSummary
 
 from lightning_dar.errors import UsageError
 from lightning_dar.run.parser import table
-from lightning_dar.text.units import parse_part
+from lightning_dar.text.pieces import parse_part
 
 LEFT_OUT = ("Mode", "FLOPs")
 

@@ -23,7 +23,7 @@ from lightning_dar.run.state import state_of
 from lightning_dar.text import Tokenizer
 from lightning_dar.text.bad_text import BadText
 from lightning_dar.text.encode import encoded_text
-from lightning_dar.text.samplers import ValidationSampler
+from lightning_dar.text.loading import ValidationSampler
 from lightning_dar.text.sources import find_files, fingerprint
 from lightning_dar.text.windows import collate
 

@@ -1,4 +1,8 @@
-"""Losses on held-out text, and how they change when routing is changed."""
+"""Losses on held-out text, and how they change when routing is changed.
+
+Every change is compared with `unchanged`, which goes through the same arithmetic in the same forward or another of the
+same kind.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,11 +1,13 @@
 """The decoder: architecture only. No training, logging or distributed code."""
 
-from lightning_dar.model.build import build_strategy, build_transformer, sublayer_classes
 from lightning_dar.model.config import MLPConfig, RopeScaling, TransformerConfig, resolve_config
-from lightning_dar.model.mlp import MLP  # importing a kind registers it
-from lightning_dar.model.mlp_kinds import available_mlps, register_mlp
-from lightning_dar.model.sublayer import Sublayer
-from lightning_dar.model.transformer import Transformer
+from lightning_dar.model.layer import Sublayer
+from lightning_dar.model.mlp import (
+    MLP,  # importing a kind registers it
+    available_mlps,
+    register_mlp,
+)
+from lightning_dar.model.transformer import Transformer, build_strategy, build_transformer, sublayer_classes
 
 __all__ = [
     "MLP",

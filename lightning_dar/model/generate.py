@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from lightning_dar.model.kv_cache import KVCache
+from lightning_dar.model.layer import KVCache
 from lightning_dar.model.transformer import Transformer
 
 

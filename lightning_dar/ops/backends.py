@@ -1,4 +1,4 @@
-"""Which code reads the depth history: the one place that knows the backends by name.
+"""What computes a depth read, by name.
 
 `auto` is `two_phase` on every device: it is the fastest of ours for sublayer sources, level with `fused` for block
 sources, and holds the least. It never picks `fla`, an optional package whose rounding is not ours.
@@ -7,18 +7,43 @@ sources, and holds the least. It never picks `fla`, an optional package whose ro
 from __future__ import annotations
 
 import logging
-from functools import cache
+from functools import cache, reduce
+from importlib.util import find_spec
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from lightning_dar.errors import UsageError
-from lightning_dar.ops.fla import Fla
 from lightning_dar.ops.fused import Fused
-from lightning_dar.ops.history import Backend, History
-from lightning_dar.ops.naive import Naive
+from lightning_dar.ops.history import Backend, History, Naive, Read, SourceList
 from lightning_dar.ops.two_phase.backend import TwoPhase
+
+
+class Fla(SourceList):
+    """Reads by `fla.ops.attnres.fused_attnres`."""
+
+    name = "fla"
+
+    @classmethod
+    def why_not(cls) -> str | None:
+        if find_spec("fla") is None:
+            return "needs the package flash-linear-attention, which is not installed"
+        return None if torch.cuda.is_available() else "needs a CUDA GPU and none was found; use two_phase"
+
+    def read(self, read: Read) -> Tensor:
+        try:  # transformers asks for every package that code it loads imports outside of a try
+            from fla.ops.attnres import fused_attnres
+        except ImportError as error:
+            raise UsageError(
+                f"model.residual.depth_read: fla cannot be imported ({error}); install flash-linear-attention"
+            ) from error
+
+        sources = read.sees(self.written)
+        dtype = reduce(torch.promote_types, (source.dtype for source in sources))  # the kernel takes one
+        values = [source.to(dtype) for source in sources]
+        return read.added(fused_attnres(self.query[read.row], values, self.gain[read.row], rms_eps=self.eps))
+
 
 DepthRead = Literal["auto", "naive", "fused", "two_phase", "fla"]
 

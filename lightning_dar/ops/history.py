@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from lightning_dar.ops.definition import depth_weights
+from lightning_dar.ops.definition import depth_read, depth_weights
 
 
 class Read(NamedTuple):
@@ -135,3 +135,13 @@ class History:
         with torch.no_grad():
             sources = Read(row, null=null, current=current).sees(backend.sources())
             return depth_weights(sources, backend.query[row], backend.gain[row], backend.eps), sources
+
+
+class Naive(SourceList):
+    """Slow, O(S^2) bytes held for backward, differentiable any number of times."""
+
+    name = "naive"
+
+    def read(self, read: Read) -> Tensor:
+        sources = read.sees(self.written)
+        return read.added(depth_read(sources, self.query[read.row], self.gain[read.row], self.eps))

@@ -1,4 +1,36 @@
-"""The time of a step: FLOPs, bytes of the depth reads, communication, and what they take on a GPU."""
+"""The time of a step: FLOPs, bytes of the depth reads, communication, and what they take on a GPU.
+
+    6 N                     N = weights of all matrix products, the head included: 2 forward, 4 backward
+    6 L H head_dim T        causal attention: scores and sums, 4 H head_dim T / 2 forward, twice that backward
+    18 D sum_s n_s          depth reads: 9 products of 2 D over all n_s sources of all reads s (docs/depth_read.md)
+
+The first two are the *model FLOPs*, the same for every strategy, by which utilisation is reckoned. The reads come on
+top, as does what activation checkpointing computes again.
+
+In sources [M, D], forward:
+
+    two_phase     a chunk: its finished sources once, and the result of phase one written; a read: that result, and the
+                  sources written since; a source: read, written to the buffer, read for its scores
+    fused, fla    a read: its n sources
+    naive         a read: 5 n: stacked (read, written), normed (read, written), and summed
+
+Backward moves twice that. The result of phase one is fp32, what is stacked too.
+
+    ddp           gradients summed over all GPUs once: 2 (g-1)/g N, by rings
+    fsdp, fsdp2   every micro-batch: weights gathered in the forward and again in the backward, gradients summed and
+                  scattered: (g-1)/g N each. The root (embedding, head, routing) is gathered once. Muon gathers its
+                  updates, once a step.
+
+Rings run within nodes over the GPUs' links, between nodes over all network cards of a node together: the slower of the
+two sets the rate.
+
+    step = micro-batches (products + depth reads) + communication + optimizer
+
+Products run at a share of the GPU's peak, which in practice depends on kernels and widths; the depth reads and the
+optimizer at a share of its memory's rate. `LOW` takes the shares that are easily reached, and adds communication in
+full; in `HIGH` it is hidden behind the products as far as they last. Loading, logging, validation and checkpoints are
+not counted, nor what the host takes to launch kernels, which rules where D is small.
+"""
 
 from bisect import bisect_left
 from dataclasses import dataclass

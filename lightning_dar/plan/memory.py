@@ -1,4 +1,26 @@
-"""The bytes that a run holds on a GPU: parameters, gradients, optimizer, activations."""
+"""The bytes that a run holds on a GPU: parameters, gradients, optimizer, activations.
+
+    none        all that the sublayers save, and what the depth reads need
+    sublayer    each sublayer's input; the sublayer itself is run again in backward
+    full        the stream at each layer's start; reads and writes are run again too, the sources are held
+    0.5         `full` for that share of the layers
+
+What a sublayer saves it says itself (`Sublayer.saved_bytes`). Norms keep their input and a scalar; see `Saving` for
+`composite_norm`.
+
+    weights       N; with a shard for every GPU under FSDP, and then what is gathered for computing
+    gradients     N likewise; under DDP once more, in the buckets that are sent
+    optimizer     AdamW's two averages; of what Muon trains, one
+    activations   from the forward to the backward (`activations.py`)
+    sources       what the depth reads hold of it
+    logits        a chunk of them, the gradients of the hidden states, and of the head where it is not yet in
+                  `gradients` (`training/loss.py`)
+    work          the largest that comes and goes: a sublayer computed again and its gradients, the depth reads' own
+                  buffers; or, where it is larger, what the optimizer's step takes
+
+The sum is what tensors take at the peak of a step, with all gradients there as they are from the second micro-batch
+on. A GPU has less to give than its memory: `SPARE`.
+"""
 
 from dataclasses import asdict, dataclass, replace
 

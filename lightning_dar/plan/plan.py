@@ -1,4 +1,9 @@
-"""The plan of a run: what it needs, and the batch that fits."""
+"""The plan of a run: what it needs, and the batch that fits.
+
+Tried are smaller micro-batches at the same tokens a step, with more activation checkpointing or not; then the same
+under FSDP2; then with more GPUs; then on larger ones. Of the first of these that fit, the one that trains fastest is
+the nearest.
+"""
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace

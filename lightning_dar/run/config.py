@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lightning_dar.checkpoint.averaged import WhichWeights
 from lightning_dar.checkpoint.carried import own_tokenizer
-from lightning_dar.checkpoint.load import DATA_KEY, Checkpoint
+from lightning_dar.checkpoint.load import DATA_KEY, Checkpoint, WhichWeights
 from lightning_dar.run.state import STATE_KEY, state_of
 
 MODEL_KEY = "hyper_parameters"  # Lightning's

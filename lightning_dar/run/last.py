@@ -16,9 +16,8 @@ from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
-from lightning_dar.checkpoint.averaged import WhichWeights
-from lightning_dar.checkpoint.load import Checkpoint, open_checkpoint
-from lightning_dar.checkpoint.sharded import META_FILE
+from lightning_dar.checkpoint.load import Checkpoint, WhichWeights, open_checkpoint
+from lightning_dar.checkpoint.tensors import META_FILE
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.run.loggers import class_named, kind_of, local, loggers_of
 from lightning_dar.text.progress import epochs_done

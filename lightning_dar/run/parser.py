@@ -9,7 +9,7 @@ import torch
 from jsonargparse import ArgumentParser, Namespace
 from jsonargparse._actions import _ActionConfigLoad
 
-from lightning_dar.checkpoint.averaged import WhichWeights, which_weights
+from lightning_dar.checkpoint.load import WhichWeights, which_weights
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.residual import load_plugins
 from lightning_dar.run.explain import check_configs, explain

@@ -14,6 +14,7 @@ from typing import Any
 
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.text.bad_text import left_out_in_words
+from lightning_dar.text.encode import place_of, write_index
 from lightning_dar.text.manifest import (
     PARTS,
     SPLITS,
@@ -24,9 +25,8 @@ from lightning_dar.text.manifest import (
     read_json,
     read_tokenizer,
 )
+from lightning_dar.text.pieces import Part
 from lightning_dar.text.prepare import beside, check_not_empty, lock_path, locked, write_manifest
-from lightning_dar.text.shards import place_of, write_index
-from lightning_dar.text.units import Part
 
 
 def merge(request: Request, directory: Path, count: int) -> dict[str, Any]:

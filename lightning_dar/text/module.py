@@ -12,16 +12,15 @@ from torch.utils.data import DataLoader
 
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.text.bad_text import OnBadText
-from lightning_dar.text.loaders import TrainLoader, leave_to_the_trainer
+from lightning_dar.text.folders import Mix, MixedWindows, TokenFolder, check_mix
+from lightning_dar.text.loading import TrainLoader, leave_to_the_trainer
 from lightning_dar.text.manifest import Request, open_prepared
 from lightning_dar.text.merge import merge
-from lightning_dar.text.mix import Mix, MixedWindows, check_mix
-from lightning_dar.text.opened import TokenFolder
 from lightning_dar.text.options import check_options, default_dir, existing_shards
+from lightning_dar.text.pieces import Part
 from lightning_dar.text.prepare import prepare
 from lightning_dar.text.progress import Position, batches_since_step, leave_out_unfinished_step, resize, settle_epoch
 from lightning_dar.text.tokenizer import Tokenizer
-from lightning_dar.text.units import Part
 from lightning_dar.text.windows import Windows, collate
 
 

@@ -12,13 +12,11 @@ from typing import Any
 
 from lightning_dar.errors import DataError
 from lightning_dar.text.bad_text import BadText
-from lightning_dar.text.encode import SPLIT_RULE, encode_units, split_of, token_dtype
+from lightning_dar.text.encode import SPLIT_RULE, Shards, encode_units, split_of, token_dtype
 from lightning_dar.text.manifest import FORMAT, PARTS, SPLITS, Request, describe_tokenizer, open_prepared
-from lightning_dar.text.pieces import Piece, read_pieces
-from lightning_dar.text.shards import Shards
+from lightning_dar.text.pieces import Part, Piece, Slice, deal_units, plan_units, read_pieces
 from lightning_dar.text.sources import SourceFile, find_files, fingerprint
 from lightning_dar.text.tokenizer import Tokenizer, bpe_size, load_tokenizer, train_bpe
-from lightning_dar.text.units import Part, Slice, deal_units, plan_units
 
 _BPE_TEXT_CHARS = 2**29  # the tokenizer learns from at most this much, so that its memory stays bounded
 

@@ -10,7 +10,7 @@ from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from lightning_dar.checkpoint.averaged import CURRENT_KEY, choose_weights, trained_weights
+from lightning_dar.checkpoint.load import CURRENT_KEY, choose_weights, trained_weights
 from lightning_dar.errors import UsageError
 
 AVERAGING = (lightnings.WeightAveraging, lightnings.StochasticWeightAveraging)

@@ -12,10 +12,16 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from lightning_dar.checkpoint.averaged import WhichWeights, which_weights
 from lightning_dar.checkpoint.carried import FILES_KEY, make_tokenizer, packed, tokenizer_of, unpacked
 from lightning_dar.checkpoint.description import DESCRIPTION_KEY, describe
-from lightning_dar.checkpoint.load import Checkpoint, build_on_meta, load_weights, open_checkpoint
+from lightning_dar.checkpoint.load import (
+    Checkpoint,
+    WhichWeights,
+    build_on_meta,
+    load_weights,
+    open_checkpoint,
+    which_weights,
+)
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.model import MLPConfig, RopeScaling, Transformer, build_transformer, resolve_config
 from lightning_dar.residual import ResidualConfig

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
 from lightning_dar.errors import UsageError
-from lightning_dar.model.sublayer import is_matrix
+from lightning_dar.model.layer import is_matrix
 from lightning_dar.training.muon import MuonAndAdamW
 
 OptimizerName = Literal["adamw", "muon"]

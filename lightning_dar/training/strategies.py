@@ -14,12 +14,12 @@ from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
 from torch import nn
 from torch.optim import Optimizer
 
-from lightning_dar.checkpoint.averaged import trained_weights
+from lightning_dar.checkpoint.load import trained_weights
 from lightning_dar.errors import DataError
 from lightning_dar.files import remove
 from lightning_dar.model import Transformer
 from lightning_dar.model.attention import Attention
-from lightning_dar.model.mlp_kinds import available_mlps, mlp_class
+from lightning_dar.model.mlp import available_mlps, mlp_class
 from lightning_dar.run.saving import name_whole, writing
 
 FSDP_PREFIX = "_fsdp_wrapped_module."  # in names of parameters, before what `FSDP` wraps; never in a checkpoint

@@ -135,7 +135,7 @@ def test_every_table_is_a_bijection(family, tied, residual):
 
 
 def test_opening_reads_no_weights(tmp_path, monkeypatch):
-    from lightning_dar.checkpoint.safetensors_files import SafetensorsFiles
+    from lightning_dar.checkpoint.tensors import SafetensorsFiles
 
     save("llama", tmp_path / "source")
     monkeypatch.setattr(SafetensorsFiles, "read", None)

@@ -11,7 +11,7 @@ import torch
 from foreign import LLAMA3, save
 from safetensors.torch import load_file, save_file
 
-from lightning_dar.checkpoint.safetensors_files import SafetensorsFiles
+from lightning_dar.checkpoint.tensors import SafetensorsFiles
 from lightning_dar.convert.convert import Conversion, convert
 from lightning_dar.errors import DataError
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_dar.model import mlp_kinds
+from lightning_dar.model import mlp
 from lightning_dar.residual import registry
 
 PLUGIN = '''
@@ -64,14 +64,14 @@ def test_a_plugin_trains_validates_and_is_named_when_it_is_missing(plugin, fit, 
 
 def test_a_kind_of_mlp_trains_validates_and_is_named_when_it_is_missing(fit, run, monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "model")
-    monkeypatch.setattr(mlp_kinds, "_KINDS", dict(mlp_kinds._KINDS))
+    monkeypatch.setattr(mlp, "_KINDS", dict(mlp._KINDS))
     fit("--plugins=experts", "--model.mlp.kind=experts", "--model.mlp.options.num_experts=2")
     checkpoint = Path("runs/test/version_0/checkpoints/last.ckpt")
     for command in (
         ("validate", "--ckpt_path", checkpoint),
         ("fit", "--ckpt_path", checkpoint, "--trainer.max_steps=6"),
     ):
-        monkeypatch.delitem(mlp_kinds._KINDS, "experts")
+        monkeypatch.delitem(mlp._KINDS, "experts")
         sys.modules.pop("experts")
         status, _, err = run(*command)
         assert status == 2 and "MLP kind 'experts' of plugin 'experts': add --plugins experts" in err

@@ -32,7 +32,7 @@ def test_text_that_is_none_is_counted_or_refused(run, text_folder, tmp_path):
 
 
 def test_parts_are_prepared_and_merged(prepare, monkeypatch):
-    monkeypatch.setattr("lightning_dar.text.units.UNIT_BYTES", 10_000)
+    monkeypatch.setattr("lightning_dar.text.pieces.UNIT_BYTES", 10_000)
     status, whole, err = prepare("--data.dir=whole")
     assert status == 0, err
     assert "tokens per second" in err

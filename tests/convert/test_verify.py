@@ -8,12 +8,12 @@ from foreign import save
 from safetensors.torch import load_file, save_file
 from tiny import scramble, tiny_model
 
-from lightning_dar.checkpoint import families, safetensors_files
+from lightning_dar.checkpoint import families, tensors
 from lightning_dar.checkpoint.description import describe
 from lightning_dar.checkpoint.families import Renamed
 from lightning_dar.checkpoint.tensors import InMemory, Unprefixed
 from lightning_dar.convert import convert as conversion
-from lightning_dar.convert import transformers_logits
+from lightning_dar.convert import verify
 from lightning_dar.convert.convert import Conversion, convert
 from lightning_dar.errors import DataError
 from lightning_dar.residual import ResidualConfig
@@ -96,7 +96,7 @@ def test_a_writer_that_loses_or_changes_something(fixture, monkeypatch, request)
         save_file(tensors, path, metadata)
 
     source = request.getfixturevalue(fixture)
-    monkeypatch.setattr(safetensors_files, "save_file", damaged)
+    monkeypatch.setattr(tensors, "save_file", damaged)
     refused(source, r"verification failed: norm.weight is not from the source; model.norm.weight is lost")
 
 
@@ -117,7 +117,7 @@ def absent(name):
     "version, says", [(absent, "is not installed"), (lambda name: "4.57.6", "4.57.6 reads config.json otherwise")]
 )
 def test_without_a_transformers_that_reads_as_we_do(version, says, source, tmp_path, monkeypatch):
-    monkeypatch.setattr(transformers_logits, "version", version)
+    monkeypatch.setattr(verify, "version", version)
     text = "\n".join(run(source, tmp_path / "out"))
     assert f"not compared with transformers' own model of the source: transformers {says}" in text
 

@@ -8,8 +8,8 @@ import torch
 from tiny import scramble, tiny_config, tiny_model, tokens
 
 from lightning_dar.errors import UsageError
-from lightning_dar.model import attention_backends
-from lightning_dar.model.attention_backends import attend, document_mask
+from lightning_dar.model import attention
+from lightning_dar.model.attention import attend, document_mask
 from lightning_dar.residual import available_residuals
 
 DOCUMENTS = torch.tensor([[0, 0, 0, 0, 1, 2, 2, 2, 2], [3, 3, 4, 4, 4, 4, 4, 5, 5]])
@@ -103,5 +103,5 @@ def test_xformers_on_a_gpu_equals_sdpa(documents):
 
 
 def test_no_documents_means_plain_causal_attention():
-    assert attention_backends.document_mask(None, "sdpa") is None
-    assert attention_backends.document_mask(None, "xformers") is None
+    assert attention.document_mask(None, "sdpa") is None
+    assert attention.document_mask(None, "xformers") is None

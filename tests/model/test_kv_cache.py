@@ -6,7 +6,7 @@ from tiny import scramble, tiny_config, tiny_model, tokens, variant
 
 from lightning_dar.model import RopeScaling
 from lightning_dar.model.generate import generate
-from lightning_dar.model.kv_cache import KVCache
+from lightning_dar.model.layer import KVCache
 from lightning_dar.residual import available_residuals
 
 VARIANTS = [*map(variant, available_residuals()), variant("delta-sublayer", gate="alpha", null_source=True)]

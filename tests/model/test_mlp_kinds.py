@@ -19,7 +19,7 @@ from lightning_dar import available_mlps, load_model, register_mlp
 from lightning_dar.checkpoint.description import describe
 from lightning_dar.checkpoint.hf_config import family_of
 from lightning_dar.errors import DataError, UsageError
-from lightning_dar.model import MLPConfig, TransformerConfig, build_transformer, mlp_kinds
+from lightning_dar.model import MLPConfig, TransformerConfig, build_transformer, mlp
 from lightning_dar.plan.duration import product_weights
 from lightning_dar.plan.memory import count_parameters, held
 from lightning_dar.plan.setting import precision_of
@@ -38,14 +38,14 @@ each_kind = pytest.mark.parametrize("mlp", KINDS, ids=lambda mlp: mlp.kind)
 @pytest.fixture(autouse=True, scope="module")
 def experts():
     """The kind is known in this module alone."""
-    known, folder = dict(mlp_kinds._KINDS), str(Path(__file__).parent)
+    known, folder = dict(mlp._KINDS), str(Path(__file__).parent)
     sys.path.insert(0, folder)
     import experts
 
     yield experts
     sys.path.remove(folder)
-    mlp_kinds._KINDS.clear()
-    mlp_kinds._KINDS.update(known)
+    mlp._KINDS.clear()
+    mlp._KINDS.update(known)
     del sys.modules["experts"]
 
 
@@ -143,8 +143,8 @@ def test_the_auxiliary_loss_is_that_of_the_sublayers_and_is_trained(mode):
         hook.remove()
     assert list(auxiliary) == [1, 3, 5, 7]
     wanted = []
-    for mlp, x in zip(model.sublayers[1::2], read[:4], strict=True):
-        wanted.append(0.1 * 2 * mlp.router(x).softmax(-1).mean((0, 1)).square().sum())
+    for layer, x in zip(model.sublayers[1::2], read[:4], strict=True):
+        wanted.append(0.1 * 2 * layer.router(x).softmax(-1).mean((0, 1)).square().sum())
     torch.testing.assert_close(list(auxiliary.values()), wanted)
     grads = gradients(model, torch.stack(list(auxiliary.values())).sum())
     assert grads["sublayers.1.router.weight"].abs().max() > 0 and grads["embed.weight"].abs().max() > 0
@@ -182,7 +182,7 @@ def test_a_run_adds_it_to_the_loss_logs_it_and_the_checkpoint_opens(tmp_path, mo
     assert model.config.mlp == MLPConfig(kind="experts", options={"num_experts": 2, "weight": 0.1})
     ids = tokens()
     torch.testing.assert_close(model(ids), module.model(ids))
-    monkeypatch.delitem(mlp_kinds._KINDS, "experts")
+    monkeypatch.delitem(mlp._KINDS, "experts")
     with pytest.raises(UsageError, match="needs MLP kind 'experts' of plugin 'experts': add --plugins experts"):
         load_model(tmp_path / "run.ckpt")
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lightning_dar.checkpoint.load import open_checkpoint
-from lightning_dar.checkpoint.sharded import ShardedTensors
+from lightning_dar.checkpoint.tensors import ShardedTensors
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 

@@ -13,10 +13,9 @@ from lightning_dar.errors import DataError
 from lightning_dar.text.bad_text import BadText
 from lightning_dar.text.manifest import Request
 from lightning_dar.text.merge import merge
-from lightning_dar.text.pieces import PIECE_CHARS, read_pieces
+from lightning_dar.text.pieces import PIECE_CHARS, Part, read_pieces
 from lightning_dar.text.prepare import prepare
 from lightning_dar.text.sources import find_files
-from lightning_dar.text.units import Part
 
 GOOD = "some text, é\n"
 BAD = {  # content -> kind, and what is said of it
@@ -147,7 +146,7 @@ def fill(folder):
 
 
 def test_preparation_counts_over_all_parts(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("lightning_dar.text.units.UNIT_BYTES", 20_000)
+    monkeypatch.setattr("lightning_dar.text.pieces.UNIT_BYTES", 20_000)
     counts = fill(tmp_path / "source")
     kinds = "5 empty, 10 in UTF-16, 5 not UTF-8, 15 null, 5 with lone surrogates"
     said = f"left out 40 document(s) that are no text: {kinds}"
@@ -177,7 +176,7 @@ def test_preparation_counts_over_all_parts(tmp_path, monkeypatch, capsys):
 
 
 def test_a_line_is_named_by_its_number_in_a_file_that_is_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr("lightning_dar.text.units.UNIT_BYTES", 1000)
+    monkeypatch.setattr("lightning_dar.text.pieces.UNIT_BYTES", 1000)
     (tmp_path / "a.jsonl").write_text('{"text": "some text"}\n' * 300 + '{"text": ""}\n')
     request = Request(
         source=(str(tmp_path),), text_field="text", tokenizer="bytes", val_fraction=0.2, bad_text="refuse"

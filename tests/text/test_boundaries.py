@@ -12,12 +12,12 @@ from tokenizers import processors
 from transformers import AutoTokenizer
 
 from lightning_dar.errors import DataError
+from lightning_dar.text.folders import Mix
 from lightning_dar.text.manifest import Request, open_folder, read_tokenizer
 from lightning_dar.text.merge import merge
-from lightning_dar.text.mix import Mix
+from lightning_dar.text.pieces import Part
 from lightning_dar.text.prepare import prepare
 from lightning_dar.text.tokenizer import Tokenizer, load_tokenizer
-from lightning_dar.text.units import Part
 
 CONFIG, MAP = "tokenizer_config.json", "special_tokens_map.json"
 TURN = {"__type": "AddedToken", "content": "<end_of_turn>", "lstrip": False, "normalized": False, "special": True}

@@ -5,7 +5,7 @@ import sys
 
 from torch.utils.data import DataLoader, Dataset, _utils
 
-from lightning_dar.text.loaders import leave_to_the_trainer
+from lightning_dar.text.loading import leave_to_the_trainer
 
 
 class Collects(Dataset):

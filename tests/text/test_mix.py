@@ -7,8 +7,8 @@ from recording import fit, same_windows
 
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.text import TextData
+from lightning_dar.text.loading import MixedTrainSampler, MixedValidationSampler, apportion
 from lightning_dar.text.manifest import Request
-from lightning_dar.text.mixed_samplers import MixedTrainSampler, MixedValidationSampler, apportion
 from lightning_dar.text.prepare import prepare
 
 pytestmark = [
@@ -37,8 +37,8 @@ def draws(passes: int, **options) -> list[int]:
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr("lightning_dar.text.mixed_samplers.BLOCK", 100)
-    monkeypatch.setattr("lightning_dar.text.samplers.POOL", 30)
+    monkeypatch.setattr("lightning_dar.text.loading.BLOCK", 100)
+    monkeypatch.setattr("lightning_dar.text.loading.POOL", 30)
 
 
 @pytest.mark.usefixtures("small_blocks")

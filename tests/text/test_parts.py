@@ -11,10 +11,9 @@ from pyarrow import parquet
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.text.manifest import Request, open_folder, open_prepared
 from lightning_dar.text.merge import merge
-from lightning_dar.text.pieces import read_pieces
+from lightning_dar.text.pieces import Part, Slice, deal_units, parse_part, plan_units, read_pieces
 from lightning_dar.text.prepare import prepare
 from lightning_dar.text.sources import SourceFile, find_files
-from lightning_dar.text.units import Part, Slice, deal_units, parse_part, plan_units
 from lightning_dar.text.windows import Windows
 
 pytestmark = pytest.mark.filterwarnings("ignore:An item was larger than the target chunk size")
@@ -24,8 +23,8 @@ COUNT = 3
 
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch):
-    monkeypatch.setattr("lightning_dar.text.units.UNIT_BYTES", UNIT)
-    monkeypatch.setattr("lightning_dar.text.shards._CHUNK_BYTES", 2000)
+    monkeypatch.setattr("lightning_dar.text.pieces.UNIT_BYTES", UNIT)
+    monkeypatch.setattr("lightning_dar.text.encode._CHUNK_BYTES", 2000)
     monkeypatch.setattr("lightning_dar.text.encode._BATCH_CHARS", 700)
 
 

@@ -209,7 +209,7 @@ def test_one_long_file_is_enough(tmp_path):
 def test_memory_does_not_grow_with_the_source(tmp_path, monkeypatch):
     """With batches and chunks of a tenth of a MB, some of which are held."""
     monkeypatch.setattr("lightning_dar.text.encode._BATCH_CHARS", 2**16)
-    monkeypatch.setattr("lightning_dar.text.shards._CHUNK_BYTES", 2**17)
+    monkeypatch.setattr("lightning_dar.text.encode._CHUNK_BYTES", 2**17)
 
     def prepared(rows: int) -> int:
         """Tokens."""

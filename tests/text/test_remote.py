@@ -57,7 +57,7 @@ def test_a_url_reads_as_the_folder_does(both):
 
 def test_prepared_from_a_url_the_shards_are_the_same(both, tmp_path, monkeypatch):
     folder, url = both
-    monkeypatch.setattr("lightning_dar.text.units.UNIT_BYTES", 2000)
+    monkeypatch.setattr("lightning_dar.text.pieces.UNIT_BYTES", 2000)
     request = {"text_field": "text", "tokenizer": "bytes", "val_fraction": 0.2}
     manifests = [
         prepare(Request(source=(str(source),), **request), tmp_path / name, num_workers=1)

@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from lightning_dar.errors import DataError, UsageError
-from lightning_dar.text.samplers import TrainSampler, ValidationSampler
+from lightning_dar.text.loading import TrainSampler, ValidationSampler
 from lightning_dar.text.windows import IGNORE_INDEX, PADDING, Windows, collate, is_url
 
 CHUNK_TOKENS = [70, 64, 33, 71]  # with windows of 9: 7, 7, 3 and 7 of them, dropping 7, 1, 6 and 8 tokens
@@ -86,7 +86,7 @@ def test_collate_shifts_targets_and_numbers_documents():
 
 @pytest.fixture
 def small_pools(monkeypatch):
-    monkeypatch.setattr("lightning_dar.text.samplers.POOL", 10)
+    monkeypatch.setattr("lightning_dar.text.loading.POOL", 10)
 
 
 @pytest.mark.usefixtures("small_pools")

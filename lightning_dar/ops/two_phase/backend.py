@@ -18,8 +18,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from lightning_dar.ops.history import Backend, Read
-from lightning_dar.ops.naive import Naive
+from lightning_dar.ops.history import Backend, Naive, Read
 from lightning_dar.ops.numerics import full_precision, refuse_double_backward
 from lightning_dar.ops.torch_private import opaque
 from lightning_dar.ops.two_phase.backward import private_backward, row_backward

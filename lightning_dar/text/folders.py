@@ -1,4 +1,4 @@
-"""Several prepared sets as one: `data.mix`."""
+"""Tokens that training reads: those in a folder (`TokenFolder`), and a mix of several folders (`Mix`)."""
 
 import math
 from bisect import bisect_right
@@ -11,10 +11,54 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from lightning_dar.errors import DataError, UsageError
-from lightning_dar.text.manifest import SPLITS
-from lightning_dar.text.mixed_samplers import MixedTrainSampler, MixedValidationSampler
-from lightning_dar.text.opened import TokenFolder
-from lightning_dar.text.windows import PADDING, Windows
+from lightning_dar.text.loading import MixedTrainSampler, MixedValidationSampler, TrainSampler, ValidationSampler
+from lightning_dar.text.manifest import SPLITS, open_folder, read_tokenizer
+from lightning_dar.text.tokenizer import bpe_size, load_tokenizer
+from lightning_dar.text.windows import PADDING, Windows, is_url
+
+
+class TokenFolder:
+    """A prepared folder, or shards prepared elsewhere.
+
+    Attributes:
+        folder: where the shards are, or a URL.
+        manifest: what the folder says about itself; None for shards prepared elsewhere.
+        tokenizer: None where it is not known.
+        windows: by split.
+    """
+
+    def __init__(
+        self, folder: str, seq_len: int, *, tokenizer: str = "", checked: dict[str, Any] | None = None
+    ) -> None:
+        """`checked` is the manifest where the folder was checked already; `tokenizer` the file for shards without one.
+
+        Raises:
+            DataError: a folder that is damaged, or has less than a window.
+        """
+        self.folder = folder
+        self.manifest, self.tokenizer = checked, None
+        if checked is None and not is_url(folder) and Path(folder, "manifest.json").exists():
+            self.manifest = open_folder(Path(folder))
+        if self.manifest is not None:
+            self.tokenizer = read_tokenizer(Path(folder), self.manifest)
+        elif tokenizer and tokenizer != "bytes" and bpe_size(tokenizer) is None:
+            self.tokenizer = load_tokenizer(tokenizer)
+        self.windows = {split: Windows(f"{folder}/{split}", seq_len) for split in SPLITS}
+
+    def bytes_per_token(self, val_windows: int | None) -> float | None:
+        """UTF-8 bytes of text per token of the validation split, whatever its windows; None where unknown."""
+        return self.manifest["val"]["text_bytes"] / self.manifest["val"]["tokens"] if self.manifest else None
+
+    def train_sampler(self, batch_size: int, **options: Any) -> TrainSampler:
+        return TrainSampler(len(self.windows["train"]), batch_size, **options)
+
+    def val_sampler(self, limit: int | None, **options: Any) -> ValidationSampler:
+        return ValidationSampler(len(self.windows["val"]), limit, **options)
+
+    def order_key(self) -> dict[str, Any]:
+        """What else than number, length and seed the order of the training windows depends on."""
+        return {}
+
 
 # By name: `source`, a prepared folder, and `weight`, its share of the windows relative to the other weights. Plain
 # dicts, as they go into checkpoints.
