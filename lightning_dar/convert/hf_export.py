@@ -21,7 +21,7 @@ CONFIG_CLASS = Variable(f"{PACKAGE}.convert.hf_configuration", "RoutedConfig")
 MODEL_CLASS = Variable(MODELING, "RoutedForCausalLM")
 PLACEHOLDER = Variable(f"{PACKAGE}.residual.standard", "Standard")
 MLP_PLACEHOLDER = Variable(f"{PACKAGE}.model.mlp", "MLP")
-IDENTITY = 'FORMAT, RESIDUAL, CODE = 1, "standard", ""'  # the line of hf_identity.py that is exchanged
+IDENTITY = 'FORMAT, RESIDUAL, CODE = 1, "standard", ""'  # the line of hf_configuration.py that is exchanged
 NEEDED = {"torch", "transformers"}
 HEADER = '''"""Configuration and model of a transformer with residual strategy {residual!r}.
 

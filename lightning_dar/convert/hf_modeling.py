@@ -1,7 +1,7 @@
 """A routed model for transformers: Qwen3ForCausalLM's interface around the transformer with its residual strategy.
 
 `hf_export.py` makes one file of this one and all that it imports, for the folders that it writes; there the strategy
-imported in `hf_routing.py` is exchanged for the model's own.
+imported in `hf_transformer.py` is exchanged for the model's own.
 """
 
 from typing import Any
