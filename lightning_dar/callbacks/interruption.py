@@ -24,9 +24,9 @@ LAST_WORDS_SECONDS = 10.0  # for processes that are about to end by an error of 
 
 
 class Interruption(Callback):
-    """On SIGTERM and on SIGUSR1 finishes the optimizer step, saves `interrupted.ckpt` beside the other checkpoints, and
-    ends every process with status 0; `--ckpt_path last` goes on from there. A signal to one process is enough; one that
-    comes while the model is set up waits for the first step, one during a validation for its end.
+    """Ends a run on SIGTERM and SIGUSR1: finishes the optimizer step, saves `interrupted.ckpt` beside the other
+    checkpoints, and ends every process with status 0; `--ckpt_path last` goes on from there. A signal to one process is
+    enough; one that comes while the model is set up waits for the first step, one during a validation for its end.
 
     SIGTERM is what a system sends that starts the job again by itself, or not at all. SIGUSR1 is what a SLURM job asks
     for ahead of its time limit (`#SBATCH --signal=SIGUSR1@300`): the job is then also put back into the queue.
@@ -149,7 +149,7 @@ def requeue_slurm_job() -> None:
 
 
 def _interrupted_path(trainer: Trainer) -> str | None:
-    """In the folder, or behind the URL, of the last ModelCheckpoint."""
+    """The path of `interrupted.ckpt`, in the folder or behind the URL of the last ModelCheckpoint."""
     folder = checkpoint_folder(trainer)
     return None if folder is None else os.path.join(folder, INTERRUPTED_FILE)
 

@@ -122,7 +122,7 @@ def watch(trainer: Trainer, pl_module: LightningModule, probes: list[Probe], bat
 
 
 def sum_over_ranks(trainer: Trainer) -> Callable[[Tensor], Tensor]:
-    """Of a float64 tensor on the CPU."""
+    """A function that sums a float64 tensor on the CPU over all ranks."""
     if trainer.world_size == 1:
         return lambda sums: sums
     device = trainer.strategy.root_device
@@ -150,7 +150,7 @@ def log_metrics(trainer: Trainer, metrics: dict[str, float], steps: int) -> None
 
 
 def logged_step(steps: int) -> int:
-    """Where Lightning logs the last of so many steps: it counts them from 0."""
+    """The number under which Lightning logs the last of so many steps: it counts them from 0."""
     return max(0, steps - 1)
 
 

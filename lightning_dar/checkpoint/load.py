@@ -74,7 +74,7 @@ def which_weights(path: Any, taken: WhichWeights, option: str) -> str:
 
 
 def trained_weights(content: Mapping[str, Any]) -> StateDict:
-    """Those that its optimizer goes on with."""
+    """The weights that the optimizer of a checkpoint goes on with."""
     return content[CURRENT_KEY if CURRENT_KEY in content else "state_dict"]
 
 

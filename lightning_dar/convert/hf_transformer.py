@@ -1,4 +1,4 @@
-"""A routed model for transformers without its head: attention through its interfaces, its caches, names of parameters."""
+"""A routed model for transformers without its head: attention, caches, and parameters by the names that people try."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -330,7 +330,7 @@ class RoutedTransformer(Transformer):
 
 
 def known_keywords(keywords: dict[str, Any]) -> dict[str, Any]:
-    """Those that were given. Raises TypeError for a name that nothing here listens to."""
+    """The keywords that were given. Raises TypeError for a name that nothing here listens to."""
     given = {name: value for name, value in keywords.items() if value is not None}
     if "token_type_ids" in given and not given["token_type_ids"].any():  # one text, as some tokenizers say
         del given["token_type_ids"]

@@ -180,7 +180,7 @@ def _load(checkpoint: Checkpoint, dtype: torch.dtype | None = None) -> Transform
 
 
 def _load_source(source: Checkpoint, dtype: torch.dtype | None) -> Transformer:
-    """As `_load`, where the files have our names without our reader."""
+    """Loads a source from its files, without our reader, where their tensors have our names."""
     if isinstance(source.tensors, Renamed):
         return _load(source, dtype)
     model = source.build()

@@ -48,7 +48,7 @@ def uniform(name: str, sites: Sites) -> Series:
 
 
 def shares(title: str, sites: Sites, name: str = "shares") -> LineChart:
-    """Where the largest weight lies, as shares of tokens."""
+    """Draws where the largest weight lies, as shares of tokens."""
     return LineChart(
         name=name,
         title=title,

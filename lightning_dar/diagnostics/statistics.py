@@ -40,7 +40,7 @@ class SiteSums:
 
 
 def in_double(values: Tensor) -> Tensor:
-    """In float64; mps has none."""
+    """The values in float64; on mps, which has none, as they are."""
     return values if values.device.type == "mps" else values.double()
 
 

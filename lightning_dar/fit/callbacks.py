@@ -69,7 +69,8 @@ def _without_copies(entries: list[Namespace]) -> list[Namespace]:
 
 
 def _name_its_files(entry: Namespace) -> None:
-    """Of a ModelCheckpoint beside the default one: under names that both have, each would remove files of the other."""
+    """Gives the files of a second ModelCheckpoint names of their own: under names that both have, each would remove
+    files of the other."""
     settings = entry.get("init_args")
     if _class_of(entry) is ModelCheckpoint and not _is_default(entry) and settings.dirpath is settings.filename is None:
         default = ModelCheckpoint(**DEFAULT_CALLBACKS[0]["init_args"]).state_key

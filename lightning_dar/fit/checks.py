@@ -62,7 +62,7 @@ def _processes_per_node(trainer: Namespace) -> int:
 
 
 def settle_precision(trainer: Namespace, args: Sequence[str]) -> None:
-    """Where `accelerator: auto` comes down to the CPU, a mixed precision meant for GPUs becomes 32-true: there it only
+    """Makes a mixed precision meant for GPUs 32-true where `accelerator: auto` comes down to the CPU: there it only
     costs time and digits. One that `args`, the command line, names itself stays, as do those of explicit devices.
 
     Args:

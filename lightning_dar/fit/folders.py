@@ -128,7 +128,8 @@ def _version_folder(logger: TensorBoardLogger | CSVLogger) -> Path:
 
 
 def _checkpoint_folders(trainer: Trainer) -> list[Path]:
-    """Those outside of a logger's run: told to a ModelCheckpoint, or the usual one where nothing is logged."""
+    """The folders of checkpoints outside of a logger's run: those given to a ModelCheckpoint, or the usual one where
+    nothing is logged."""
     folders = []
     for callback in trainer.callbacks:
         if isinstance(callback, Checkpoint) and hasattr(callback, "dirpath"):

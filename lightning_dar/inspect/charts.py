@@ -103,7 +103,7 @@ def _selectivity(uniform: Difference) -> str:
 
 
 def _claim(found: Difference | WithinSites, *, above: str, below: str, neither: str) -> str | None:
-    """By the side of zero on which the whole interval lies; None where there is no interval to claim by."""
+    """The claim for the side of zero on which the whole interval lies; None where there is no interval to claim by."""
     if found.low is None:
         return None
     return above if found.low > 0 else below if found.high < 0 else neither

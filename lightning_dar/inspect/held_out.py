@@ -66,7 +66,8 @@ class Subject:
 
 
 def load_subject(checkpoint: Checkpoint, name: str, device: torch.device) -> Subject:
-    """In fp32, unless trained in another precision, whatever the weights are saved in: as `validate` builds it.
+    """The model of a checkpoint, built as `validate` builds it: in fp32, unless trained in another precision, whatever
+    the weights are saved in.
 
     Raises:
         DataError: the tensors do not fit the checkpoint's description.
@@ -159,8 +160,8 @@ def check_same_text(checkpoints: Sequence[Checkpoint]) -> Tokenizer:
 def text_windows(
     paths: Sequence[str], text_field: str, tokenizer: Tokenizer, checkpoint: Checkpoint, seq_len: int, max_tokens: int
 ) -> HeldOut:
-    """Of the files, folders and globs `paths`: at most `max_tokens` in windows evenly spread, so that many documents
-    take part.
+    """Cuts the files, folders and globs `paths` into windows: at most `max_tokens`, evenly spread, so that many
+    documents take part.
 
     Raises:
         DataError: a file that cannot be read, no text, or text shorter than a window.
@@ -261,7 +262,8 @@ def validation_windows(
 
 
 def _data_settings(checkpoint: Checkpoint, source: str | list[str] | None, folder: str | None) -> dict[str, Any]:
-    """Those of the checkpoint. Text other than its own is prepared by its tokenizer, into a folder of its own."""
+    """The settings of the checkpoint's data. Text other than its own is prepared by its tokenizer, into a folder of its
+    own."""
     origin = origin_of(checkpoint)
     settings = origin.config.data
     if source is None and not settings:

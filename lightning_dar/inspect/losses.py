@@ -59,7 +59,8 @@ class Losses:
 
 
 def own_losses(subject: Subject, held_out: HeldOut, done: Callable[[int], Any] = lambda windows: None) -> Losses:
-    """Of the network as it is: `mean` is the validation loss, to the last bit. Raises DataError where not finite."""
+    """Computes the losses of the network as it is: `mean` is the validation loss, to the last bit. Raises DataError
+    where not finite."""
     return _run(subject, held_out, None, 1, done)[0]
 
 

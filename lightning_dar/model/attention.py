@@ -150,8 +150,8 @@ class Attention(Sublayer):
 
     @classmethod
     def saved_bytes(cls, sizes: TransformerConfig, inputs: tuple[torch.dtype, ...], saving: Saving) -> int:
-        """Its inputs (one, or query, key and value), what the norms of the heads save, rotated queries and keys,
-        values, the result and the log-sum-exp."""
+        """Bytes of its inputs (one, or query, key and value), what the norms of the heads save, rotated queries and
+        keys, values, the result and the log-sum-exp."""
         compute = saving.compute.itemsize
         queries, keys = sizes.num_heads * sizes.head_dim, sizes.num_kv_heads * sizes.head_dim
         total = sum(saving.norm(sizes.hidden_size, 1, dtype) for dtype in inputs)
@@ -163,5 +163,5 @@ class Attention(Sublayer):
 
     @classmethod
     def gradient_bytes(cls, sizes: TransformerConfig, saving: Saving) -> int:
-        """Those of queries, keys and values."""
+        """Bytes of the gradients of queries, keys and values."""
         return (sizes.num_heads + 2 * sizes.num_kv_heads) * sizes.head_dim * saving.compute.itemsize

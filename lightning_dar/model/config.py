@@ -110,7 +110,8 @@ class TransformerConfig:
             raise UsageError(f"model.head_dim={self.head_dim}: rotary embeddings need an even number")
 
     def _settle_init(self) -> None:
-        """By width and depth where no scale is given (docs/recipe.md); one that is given is that of all matrices."""
+        """Settles the scale of the initial weights: by width and depth where none is given (docs/recipe.md); one that
+        is given is that of all matrices."""
         if self.init_outputs is None:
             object.__setattr__(self, "init_outputs", "depth" if self.init_std is None else "same")
         if self.init_std is None:

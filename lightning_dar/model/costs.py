@@ -9,7 +9,7 @@ FP32 = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Saving:
-    """In which dtypes operations save tensors for the backward.
+    """The dtypes in which operations save tensors for the backward.
 
     Attributes:
         compute: of what enters matrix products.

@@ -149,7 +149,7 @@ SUBLAYERS = ("attention", "mlp")
 
 
 def layer_sites(num_layers: int) -> list[tuple[int, int]]:
-    """By layer, the sites of its sublayers."""
+    """The sites of the two sublayers of each layer."""
     return [(2 * layer, 2 * layer + 1) for layer in range(num_layers)]
 
 

@@ -70,11 +70,11 @@ class MLP(Sublayer):
 
     @classmethod
     def saved_bytes(cls, sizes: TransformerConfig, inputs: tuple[torch.dtype, ...], saving: Saving) -> int:
-        """Its input, and gate, silu(gate), up and their product."""
+        """Bytes of its input, and of gate, silu(gate), up and their product."""
         total = saving.norm(sizes.hidden_size, 1, inputs[0]) + saving.product_inputs(sizes.hidden_size, 2)
         return total + 4 * sizes.intermediate_size * saving.compute.itemsize
 
     @classmethod
     def gradient_bytes(cls, sizes: TransformerConfig, saving: Saving) -> int:
-        """Those of gate, up and their product."""
+        """Bytes of the gradients of gate, up and their product."""
         return 3 * sizes.intermediate_size * saving.compute.itemsize

@@ -169,5 +169,5 @@ def checked_mlp(mlp: MLPConfig, plugin: str | None = None) -> MLPConfig:
 
 
 def sublayer_classes(config: TransformerConfig) -> list[type[Sublayer]]:
-    """By site, the class of the sublayer."""
+    """The class of the sublayer at each site."""
     return [Attention, mlp_class(config.mlp.kind)] * config.num_layers

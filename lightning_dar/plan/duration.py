@@ -70,7 +70,7 @@ def sublayer_forward_flops(config: TransformerConfig, seq_len: int) -> float:
 
 
 def read_flops(hidden_size: int, sources_read: int) -> float:
-    """Of depth reads that see `sources_read` sources in all, a token."""
+    """FLOPs per token of depth reads that see `sources_read` sources in all."""
     return 2.0 * READ_PRODUCTS * hidden_size * sources_read
 
 
@@ -103,14 +103,14 @@ def two_phase_sources(trace: Trace) -> tuple[int, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Communication:
-    """Of one optimizer step, a GPU."""
+    """The communication of one optimizer step, per GPU."""
 
     bytes: int
     seconds: float
 
 
 def communication(setting: Setting, parameters: Parameters) -> Communication:
-    """Of one optimizer step, without what computing hides."""
+    """Counts the communication of one optimizer step, without what computing hides."""
     sent = _volume(setting, parameters) * (setting.gpus - 1) / setting.gpus
     return Communication(bytes=int(sent), seconds=sent / ring_rate(setting))
 

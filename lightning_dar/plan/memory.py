@@ -74,7 +74,8 @@ def count_parameters(config: TransformerConfig, residual: ResidualConfig) -> Par
 
 
 def newton_schulz_flops(rows: int, columns: int) -> int:
-    """Of the five iterations that orthogonalise a matrix [m, n], m <= n: X X^T, its square, and their sum times X."""
+    """FLOPs of the five iterations that orthogonalise a matrix [m, n], m <= n: X X^T, its square, and their sum times
+    X."""
     short, long = sorted((rows, columns))
     return NEWTON_SCHULZ_STEPS * 2 * short * short * (2 * long + short)
 
@@ -102,7 +103,7 @@ def held(
     depth_read: DepthRead = "auto",
     composite_norm: bool = False,
 ) -> Held:
-    """Of one forward without the loss."""
+    """Counts the bytes that one forward without the loss holds."""
     *inputs, hidden = trace.inputs
     saving = Saving(compute=precision.compute, autocast=precision.autocast, composite_norm=composite_norm)
     sublayers = sublayer_classes(config)

@@ -33,7 +33,8 @@ class Precision:
 
 
 def precision_of(name: str) -> Precision:
-    """Of the trainer's `precision`, such as bf16-mixed. Raises UsageError for one that is not planned for."""
+    """The dtypes of the trainer's `precision`, such as bf16-mixed. Raises UsageError for one that is not planned
+    for."""
     name = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}.get(name, name)
     half, full = (torch.float16 if name.startswith("16") else torch.bfloat16), torch.float32
     if name == "32-true":
@@ -128,14 +129,14 @@ _NAMES = (  # words that all occur in what CUDA calls the device -> its entry; t
 
 
 def device_by_name(name: str) -> Device:
-    """By the name in this table. Raises UsageError for another one."""
+    """The GPU of this name in the table. Raises UsageError for another one."""
     if name.lower() not in DEVICES:
         raise UsageError(f"--gpu {name}: unknown; known: {', '.join(DEVICES)}")
     return DEVICES[name.lower()]
 
 
 def device_of(cuda_name: str) -> Device | None:
-    """By the name CUDA gives it, such as `NVIDIA H100 80GB HBM3`; None for one whose peak is not known."""
+    """The GPU by the name that CUDA gives it, such as `NVIDIA H100 80GB HBM3`; None for one whose peak is not known."""
     words = set(cuda_name.lower().replace("-", " ").split())
     for needed, entry in _NAMES:
         if words.issuperset(needed):
@@ -212,12 +213,12 @@ class Setting:
 
     @property
     def tokens_per_batch(self) -> int:
-        """Of one GPU's micro-batch."""
+        """Tokens in the micro-batch of one GPU."""
         return self.batch_size * self.seq_len
 
     @property
     def tokens_per_step(self) -> int:
-        """Of all GPUs and micro-batches."""
+        """Tokens of all GPUs and micro-batches of a step."""
         return self.tokens_per_batch * self.accumulate * self.gpus
 
     def with_batch(self, batch_size: int) -> "Setting":

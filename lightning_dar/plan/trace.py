@@ -142,7 +142,7 @@ def trace_strategy(config: TransformerConfig, residual: ResidualConfig, precisio
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    """Those in nested tuples, lists and dicts; what a history holds is counted by itself."""
+    """The tensors in nested tuples, lists and dicts; those of a history are counted by the history."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, dict):

@@ -204,8 +204,8 @@ def _reason(key: str, text: str) -> str:
 
 
 def _import_that_fails(value: str) -> str | None:
-    """Where a value names classes by their paths, the first whose module raises as it is imported: the parser reports
-    what it raised without saying so."""
+    """The first class named by its path in a value whose module raises as it is imported, and what it raised: the
+    parser reports that without saying so."""
     for path in re.findall(r"'class_path': '([\w.]+)'", value) or re.findall(
         r"\A[\w.]*[a-zA-Z]\w*\.[a-zA-Z]\w*\Z", value
     ):

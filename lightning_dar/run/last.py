@@ -217,7 +217,7 @@ def read_finished(folder: Path) -> Finished | None:
 
 
 def _folders(trainer: Trainer) -> list[Path]:
-    """Those of all ModelCheckpoints: `last` looks into all of them."""
+    """The folders of all ModelCheckpoints: `last` looks into all of them."""
     saving = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
     paths = dict.fromkeys(str(callback.dirpath) for callback in saving if callback.dirpath)
     return [Path(path) for path in paths if "://" not in path and Path(path).is_dir()]

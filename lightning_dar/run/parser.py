@@ -76,7 +76,7 @@ def _options(parser: ArgumentParser) -> Iterator[str]:
 
 
 class PlainParser(OneLine, ArgumentParser):
-    """Of a command without a trainer."""
+    """The parser of a command without a trainer."""
 
 
 def add_plugins(parser: ArgumentParser) -> None:
@@ -94,7 +94,7 @@ def add_device(parser: ArgumentParser) -> None:
 
 
 def find_device(name: str) -> torch.device:
-    """By name; `auto` is the fastest there is. Raises UsageError for one that cannot be used here."""
+    """The device of this name; `auto` is the fastest there is. Raises UsageError for one that cannot be used here."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
@@ -114,7 +114,7 @@ def add_weights(parser: ArgumentParser) -> None:
 
 
 def say_weights(checkpoint: "Checkpoint") -> None:
-    """On stderr, where the checkpoint holds two sets of weights."""
+    """Prints, on stderr, which weights are taken where the checkpoint holds two sets."""
     if checkpoint.weights is not None:
         print(which_weights(checkpoint.path, checkpoint.weights, "--weights "), file=sys.stderr)
 

@@ -69,7 +69,7 @@ def writing(path: Path, is_global_zero: bool = True) -> Iterator[Path]:
 
 
 def _reason(error: BaseException) -> str:
-    """Of the first process, where a sharded save failed in several."""
+    """The reason for a failed save: that of the first process, where a sharded save failed in several."""
     return str(next(iter(error.failures.values()))[0] if isinstance(error, CheckpointException) else error)
 
 
@@ -97,7 +97,7 @@ def _bring_to_disk(path: Path) -> None:
 
 
 def checkpoint_folder(trainer: L.Trainer) -> str | None:
-    """Where the last ModelCheckpoint saves, a folder or a URL; None where none does."""
+    """The folder or URL in which the last ModelCheckpoint saves; None where none does."""
     saving = model_checkpoint(trainer)
     return saving.dirpath if saving else None
 

@@ -38,7 +38,7 @@ from lightning_dar.training import LanguageModel
 
 @dataclass
 class State:
-    """Where the cells of a study are: each is in one of `results`, `running` or `left`."""
+    """The state of a study: each cell is in one of `results`, `running` or `left`."""
 
     cells: Sequence[Cell]
     results: dict[str, Result] = field(default_factory=dict)
@@ -105,7 +105,7 @@ def _settings_parser() -> LightningArgumentParser:
 
 
 class Lines:
-    """Where no terminal is: one line for each cell that starts or ends."""
+    """Shows a study where no terminal is: one line for each cell that starts or ends."""
 
     def __init__(self) -> None:
         self._said: set[tuple[str, str]] = set()
@@ -120,7 +120,7 @@ class Lines:
 
 
 class LiveTable:
-    """On a terminal: a row for each variant, a column for each seed."""
+    """Shows a study on a terminal: a row for each variant, a column for each seed."""
 
     def __init__(self, live: Live):
         self._live = live

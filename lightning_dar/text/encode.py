@@ -27,7 +27,7 @@ _BATCH_CHARS = 2**20
 
 
 class Encoded(NamedTuple):
-    """Of one batch and split."""
+    """The token ids of one batch and split."""
 
     ids: np.ndarray  # [tokens], uint16 where the vocabulary fits, int32 otherwise
     documents: int

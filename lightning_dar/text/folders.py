@@ -98,7 +98,7 @@ class MixedWindows(Dataset):
         return self._ends[-1]
 
     def __getitem__(self, index: int) -> Tensor:
-        """As of `Windows`."""
+        """One window, as `Windows` gives it."""
         if index == PADDING:
             return self._sets[0][PADDING]
         number = bisect_right(self._ends, index)
@@ -136,7 +136,7 @@ class Mix:
         }
 
     def bytes_per_token(self, val_windows: int | None) -> float:
-        """As of `TokenFolder`, for the sets' shares of so many validation windows."""
+        """UTF-8 bytes per token of the validation text, over the sets' shares of so many validation windows."""
         counts = self.val_sampler(val_windows).counts
         windows = sum(counts.values())
         return sum(counts[name] / windows * opened.bytes_per_token(None) for name, opened in self.sets.items())

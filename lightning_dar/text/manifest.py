@@ -168,7 +168,7 @@ def _differences(manifest: dict[str, Any], request: Request) -> list[str]:
 
 
 def _fingerprint(manifest: dict[str, Any], request: Request) -> str:
-    """Of the text as it is now; where it is gone but named the same, the shards stand for it."""
+    """The fingerprint of the text as it is now; where it is gone but named the same, the shards stand for it."""
     try:
         return fingerprint(find_files(request.source))
     except DataError:
@@ -178,7 +178,8 @@ def _fingerprint(manifest: dict[str, Any], request: Request) -> str:
 
 
 def _identity_of(manifest: dict[str, Any]) -> tuple:
-    """Of the tokenizer that made the shards, see `Tokenizer.identity`; before there were `begin_ids`, it had none."""
+    """The identity of the tokenizer that made the shards, see `Tokenizer.identity`; before there were `begin_ids`, it
+    had none."""
     made = manifest["tokenizer"]
     return made["sha256"], tuple(made.get("begin_ids", ())), tuple(made.get("closing_ids", (manifest["end_id"],)))
 

@@ -151,7 +151,7 @@ class TextData(L.LightningDataModule):
 
     @property
     def folder(self) -> str:
-        """Where the shards are: a folder, or a URL."""
+        """The folder or URL of the shards."""
         return self._tokens.folder if self._tokens else self._shards or str(self._dir)
 
     @property

@@ -87,7 +87,7 @@ def _read_text(file: SourceFile, bad: BadText) -> Iterator[Piece]:
 
 
 def _pieces(blocks: Iterable[str], position: Callable[[], int]) -> Iterator[Piece]:
-    """Those of one document."""
+    """Cuts one document into pieces."""
     for text, ends in _cut(blocks):
         yield Piece(text=text, ends_document=ends, position=position())
 
@@ -208,7 +208,7 @@ def _check_column(file: SourceFile, schema: Any, text_field: str) -> None:
 
 
 def _bytes_of(column: Any) -> list[bytes | None]:
-    """Of each text: the strings of a column need not be valid UTF-8."""
+    """The bytes of each text: the strings of a column need not be valid UTF-8."""
     import pyarrow
 
     column = column.dictionary_decode() if pyarrow.types.is_dictionary(column.type) else column

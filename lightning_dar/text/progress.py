@@ -99,7 +99,8 @@ def settle_epoch(trainer: L.Trainer) -> None:
 
 
 def _set(fit_loop: dict[str, Any], progress: str, batches: int) -> None:
-    """As saved by the hook at the end of the last of so many batches: Lightning counts its step as it restarts."""
+    """Sets the counts as the hook at the end of the last of so many batches saves them: Lightning counts its step as it
+    restarts."""
     counts = dict.fromkeys(("ready", "started", "processed"), batches)
     fit_loop[BATCHES][progress].update(counts, completed=batches - 1)
 
@@ -132,7 +133,7 @@ def resize(trainer: L.Trainer, before: dict[str, Any], now: dict[str, Any]) -> i
 
 
 def _fit_loop(trainer: L.Trainer) -> dict[str, Any]:
-    """Its state in the checkpoint that is being loaded."""
+    """The state of Lightning's fit loop in the checkpoint that is being loaded."""
     return trainer._checkpoint_connector._loaded_checkpoint["loops"]["fit_loop"]
 
 

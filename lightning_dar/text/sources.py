@@ -108,7 +108,7 @@ def _entry_files(entry: str) -> Iterator[tuple[Path, str]]:
 
 
 def _is_text(name: Path) -> bool:
-    """Of a kind we can read, and nothing hidden."""
+    """Whether a file is of a kind that can be read, and not hidden."""
     return name.name.lower().endswith(ENDINGS) and not any(part.startswith(".") for part in name.parts)
 
 

@@ -201,7 +201,7 @@ class Tokenizer:
         return [*(self.begin_ids if starts else ()), *ids, *(self.closing_ids if ends else ())]
 
     def encode_prompt(self, text: str) -> list[int]:
-        """As documents begin; special tokens in it are recognised."""
+        """Encodes a prompt as documents begin; special tokens in it are recognised."""
         if self._backend is None:
             return self.encode(text)
         self._backend.encode_special_tokens = False

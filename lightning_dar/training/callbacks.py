@@ -79,8 +79,8 @@ class ModelFirst(L.Callback):
             )
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Where a run goes on inside an epoch Lightning leaves out `on_train_epoch_start`, in which
-        StochasticWeightAveraging makes its schedule; and it does not know what a BaseFinetuning had unfrozen."""
+        """Does what Lightning leaves out where a run goes on inside an epoch: `on_train_epoch_start`, in which
+        StochasticWeightAveraging makes its schedule, and what a BaseFinetuning had unfrozen."""
         loop = trainer.fit_loop
         for callback in trainer.callbacks:
             if isinstance(callback, lightnings.StochasticWeightAveraging):
@@ -99,7 +99,7 @@ class ModelFirst(L.Callback):
 
 
 def add_averaged_weights(trainer: L.Trainer, checkpoint: dict[str, Any]) -> None:
-    """Where weights alone are saved, Lightning does not ask the callback that averages them."""
+    """Adds averaged weights where weights alone are saved: Lightning does not ask the callback that averages them."""
     for callback in trainer.callbacks:
         if isinstance(callback, lightnings.WeightAveraging) and CURRENT_KEY not in checkpoint:
             callback.on_save_checkpoint(trainer, trainer.lightning_module, checkpoint)

@@ -89,7 +89,7 @@ def fingerprint(input_ids: Tensor) -> str:
 
 
 def _gradients(optimizer: Optimizer) -> list[Tensor]:
-    """Of sharded parameters, this rank's part."""
+    """The gradients of the optimizer's parameters; of sharded ones, this rank's part."""
     parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
     gradients = (parameter.grad for parameter in parameters if parameter.grad is not None)
     return [gradient.to_local() if isinstance(gradient, DTensor) else gradient for gradient in gradients]

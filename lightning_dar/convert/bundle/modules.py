@@ -102,11 +102,11 @@ class Module:
         return f"{self.name}, line {node.lineno}"
 
     def span(self, node: ast.AST) -> tuple[int, int]:
-        """Where a node's text starts and ends, in bytes."""
+        """The bytes at which a node's text starts and ends."""
         return self._lines[node.lineno - 1] + node.col_offset, self._lines[node.end_lineno - 1] + node.end_col_offset
 
     def place(self, use: Use) -> tuple[int, int] | None:
-        """Where the name itself stands; None where that cannot be told."""
+        """The bytes of the name itself; None where that cannot be told."""
         start, end = self.span(use.node)
         name = use.name.encode()
         if isinstance(use.node, ast.Name):  # Python 3.11 misplaces names in some f-strings
@@ -143,7 +143,7 @@ class Modules:
         return self._read[name]
 
     def definition(self, module: str, name: str) -> Variable | ModuleName | None:
-        """Where what `from module import name` gives is defined. Packages hand on what their files define."""
+        """The place that defines what `from module import name` gives. Packages hand on what their files define."""
         known = self[module]
         submodule = ModuleName(f"{module}.{name}") if known.is_package else None
         bindings = [one for one in known.bound.get(name, []) if not (_is_idle(one) or _is_import_of(one, submodule))]

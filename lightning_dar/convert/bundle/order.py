@@ -73,7 +73,8 @@ def definition_of(modules: Modules, module: Module, imported: Imported) -> Varia
 
 
 def attribute_of_module(modules: Modules, module: Module, use: Use) -> tuple[int, Variable] | None:
-    """Of `helper.sub.half`, where `helper` is a module that travels: how many attributes lead to a variable, and which.
+    """How many attributes of a use such as `helper.sub.half` lead to a variable, and to which, where `helper` is a
+    module that travels.
 
     Raises:
         UsageError: a use of the module itself, which has no place in one file.

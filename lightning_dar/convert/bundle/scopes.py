@@ -13,8 +13,8 @@ COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 @dataclass(eq=False)
 class Scope:
-    """Where names live. `kind` is module, class, function (a lambda too), comprehension, or types: what a definition's
-    type parameters are known in."""
+    """A region in which names live. `kind` is module, class, function (a lambda too), comprehension, or types: the
+    region in which the type parameters of a definition are known."""
 
     kind: str
     parent: Scope | None = None

@@ -29,7 +29,7 @@ class Tape:
         self._gradients: Gradients | None = None
 
     def gradients(self, sources: Sources) -> Gradients:
-        """Those of the backward pass that is running."""
+        """The gradients of the backward pass that is running."""
         task = running_backward()
         if self._gradients is None or self._task != task:
             self._task, self._gradients = task, Gradients(sources, self.after)
