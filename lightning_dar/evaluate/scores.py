@@ -120,7 +120,7 @@ class TransformerLM(TemplateLM):
 
 
 def _score(logits: torch.Tensor, targets: list[int]) -> tuple[float, bool]:
-    """The log-probability of `targets` under logits [len(targets), V], and whether each of them is the most likely token."""
+    """The log-probability of `targets` under logits [len(targets), V], and whether they are the likeliest."""
     wanted = torch.tensor(targets, device=logits.device)
     logits = logits.float()
     chosen = logits.log_softmax(-1).gather(1, wanted[:, None]).sum().item()

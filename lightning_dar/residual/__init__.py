@@ -9,7 +9,7 @@ from lightning_dar.residual import (
     delta_sublayer,
     standard,
 )
-from lightning_dar.residual.base import Residual, Shape
+from lightning_dar.residual.base import DepthRouting, Residual, Shape
 from lightning_dar.residual.registry import (
     ResidualConfig,
     available_residuals,
@@ -17,10 +17,14 @@ from lightning_dar.residual.registry import (
     load_plugins,
     register_residual,
 )
+from lightning_dar.residual.routed import AdditiveResidual, RoutedResidual
 
 __all__ = [
+    "AdditiveResidual",
+    "DepthRouting",
     "Residual",
     "ResidualConfig",
+    "RoutedResidual",
     "Shape",
     "available_residuals",
     "build_residual",

@@ -145,9 +145,21 @@ def saved_config(checkpoint: Checkpoint) -> RunConfig:
             **{key: model[key] for key in ("optimizer", "freeze_base", *RUNNING) if key in model},
         },
         data=_plain(content.get(DATA_KEY, {})),
-        trainer=settings.get("trainer") or {},
+        trainer=_with_callbacks_at_home(settings.get("trainer") or {}),
         seed_everything=settings.get("seed_everything"),
     )
+
+
+def _with_callbacks_at_home(trainer: Settings) -> Settings:
+    """The settings of a trainer; its callbacks of this project by the names that an installed package knows too."""
+    callbacks = trainer.get("callbacks")
+    if not isinstance(callbacks, list):
+        return trainer
+    return {**trainer, "callbacks": [{**entry, "class_path": _at_home(entry["class_path"])} for entry in callbacks]}
+
+
+def _at_home(class_path: str) -> str:
+    return f"lightning_dar.{class_path}" if class_path.startswith("callbacks.") else class_path
 
 
 def portable_settings(content: Mapping[str, Any]) -> Settings:

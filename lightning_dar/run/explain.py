@@ -23,6 +23,7 @@ IN_GROUP = re.compile(r"Group '([^']+)' does not accept option '([^']+)'")
 NOT_ACCEPTED = re.compile(r"(?:Subcommand '(\w+)' does not accept option|Option) '([^']+)'(?: is not accepted)?")
 VALUE = re.compile(r"(?:Given value|Got value): (.*?)(?=\s*Subclass types expect|\Z)", re.DOTALL)
 KIND = re.compile(r"Expected (?:an? )?(?:<class '([\w.]+)'>|typing\.Literal\[([^\]]*)\])|Not a valid subclass of (\w+)")
+PACKAGE = Path(__file__).parents[1]
 FLAGS = ("--config", "-c")
 SECTIONS = ("model", "data", "trainer")
 TEXT, MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
@@ -36,14 +37,34 @@ def check_configs(args: Sequence[str]) -> None:
 
 def config_files(args: Sequence[str]) -> Iterator[str]:
     """The paths given by `--config`; settings given in their place are left out."""
+    for number, start in _config_values(args):
+        yield args[number][start:]
+
+
+def with_packaged_configs(args: Sequence[str]) -> list[str]:
+    """The command line, with configs that are not there taken from those that are installed with the package."""
+    args = list(args)
+    for number, start in _config_values(args):
+        args[number] = args[number][:start] + packaged(args[number][start:])
+    return args
+
+
+def packaged(path: str) -> str:
+    """A config's path: as it is, unless nothing is there and the installed package has a config of this path."""
+    return path if Path(path).expanduser().exists() or not (PACKAGE / path).is_file() else str(PACKAGE / path)
+
+
+def _config_values(args: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Where `--config` names a file: the number of the argument, and where in it the path begins."""
     for number, arg in enumerate(args):
         name, given, value = arg.partition("=")
         if name not in FLAGS:
             continue
+        place = (number, len(name) + 1) if given else (number + 1, 0)
         if not given:
             value = args[number + 1] if number + 1 < len(args) else "-"
         if value != "-" and not _is_inline(value):
-            yield value
+            yield place
 
 
 def read_config(path: str) -> dict[str, Any]:
@@ -51,7 +72,7 @@ def read_config(path: str) -> dict[str, Any]:
     if not path:
         raise UsageError("--config: no file is named")
     try:
-        text = Path(path).expanduser().read_text(encoding="utf-8")
+        text = Path(packaged(path)).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--config {path}: cannot be read ({error})") from error
     try:

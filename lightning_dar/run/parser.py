@@ -12,7 +12,7 @@ from jsonargparse._actions import _ActionConfigLoad
 from lightning_dar.checkpoint.load import WhichWeights, which_weights
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.residual import load_plugins
-from lightning_dar.run.explain import check_configs, explain
+from lightning_dar.run.explain import check_configs, explain, with_packaged_configs
 
 if TYPE_CHECKING:
     from lightning_dar.checkpoint.load import Checkpoint
@@ -25,7 +25,7 @@ class OneLine:
     """The command line."""
 
     def parse_args(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Namespace:
-        args = sys.argv[1:] if args is None else list(args)
+        args = with_packaged_configs(sys.argv[1:] if args is None else args)
         self.asked = self.asked or [str(arg) for arg in args]  # as the user wrote it, before settings are added
         check_configs(self.asked)
         return _at_home(super().parse_args(args, *rest, **options))

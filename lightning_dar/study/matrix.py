@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from lightning_dar.errors import UsageError
+from lightning_dar.run.explain import packaged
 
 RUN = "fit"
 NOT_DONE = 75  # exit status of a run that was interrupted and goes on another time
@@ -159,7 +160,7 @@ def cells_of(study: StudyConfig) -> list[Cell]:
             that cannot be read.
     """
     _check(study)
-    shared = merged(*(_read(path) for path in study.configs), study.settings)
+    shared = merged(*(_read(packaged(path)) for path in study.configs), study.settings)
     seeds = {name: variant.seeds or study.seeds for name, variant in study.variants.items()}
     every = list(dict.fromkeys(seed for own in seeds.values() for seed in own))
     return [_cell(study, shared, name, seed) for seed in every for name in study.variants if seed in seeds[name]]
