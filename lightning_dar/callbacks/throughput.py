@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lightning_dar.plan.duration import model_flops
+from lightning_dar.model.flops import model_flops
 from lightning_dar.plan.setting import device_of
 
 GIB = 2**30

@@ -6,11 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from lightning_dar.charts.chart import Axis, BarChart, Chart, HeatMap, LineChart, Section, Series
+from lightning_dar.diagnostics.losses import KNOCK_OUTS, SELECTIONS
 from lightning_dar.diagnostics.probe import NEAR_UNIFORM
-from lightning_dar.diagnostics.routing_charts import SITE, by_site, shares, uniform, weights
-from lightning_dar.diagnostics.statistics import LEVEL, MIN_UNITS
-from lightning_dar.inspect.losses import KNOCK_OUTS, SELECTIONS
-from lightning_dar.inspect.results import (
+from lightning_dar.diagnostics.results import (
     Causal,
     Difference,
     Inspected,
@@ -21,6 +19,8 @@ from lightning_dar.inspect.results import (
     Source,
     WithinSites,
 )
+from lightning_dar.diagnostics.routing_charts import SITE, by_site, shares, uniform, weights
+from lightning_dar.diagnostics.statistics import LEVEL, MIN_UNITS
 
 
 def lead_of(report: Report) -> str:

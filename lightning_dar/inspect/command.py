@@ -20,8 +20,8 @@ from lightning_dar.run.parser import (
 
 if TYPE_CHECKING:
     from lightning_dar.checkpoint.load import Checkpoint
-    from lightning_dar.inspect.held_out import HeldOut
-    from lightning_dar.inspect.results import Inspected, Report
+    from lightning_dar.diagnostics.held_out import HeldOut
+    from lightning_dar.diagnostics.results import Inspected, Report
 
 MAX_TOKENS, QUICK_TOKENS = 32_768, 2048
 DEFAULT_SEQ_LEN = 256  # where the first checkpoint does not say how it was trained
@@ -138,7 +138,7 @@ def _limits(options: Namespace, first: "Checkpoint") -> dict[str, int]:
 
 def _held_out(options: Namespace, checkpoints: Sequence["Checkpoint"], **limits: int) -> "HeldOut":
     """The text, in ids that every checkpoint knows. Raises DataError where one does not."""
-    from lightning_dar.inspect.held_out import check_same_text, text_windows, validation_windows
+    from lightning_dar.diagnostics.held_out import check_same_text, text_windows, validation_windows
 
     tokenizer = check_same_text(checkpoints)
     if options.text is None:
@@ -151,7 +151,7 @@ def _report(
     options: Namespace, checkpoints: Sequence["Checkpoint"], held_out: "HeldOut", device: Any, limits: dict[str, int]
 ) -> "Report":
     # Imported when all is known to be there: they bring in Lightning.
-    from lightning_dar.inspect.held_out import names_of
+    from lightning_dar.diagnostics.held_out import names_of
     from lightning_dar.inspect.report import make_report
 
     settings = {"quick": options.quick, "text": options.text, "data": vars(options.data), **limits}

@@ -9,11 +9,19 @@ import numpy as np
 import torch
 
 from lightning_dar.checkpoint.load import Checkpoint
+from lightning_dar.diagnostics.held_out import HeldOut, Subject, load_subject
+from lightning_dar.diagnostics.losses import Losses, causal_numbers, compare, forwards_a_window, own_losses
+from lightning_dar.diagnostics.results import (
+    Causal,
+    Difference,
+    Inspected,
+    LossNumbers,
+    Report,
+    ResidualChoice,
+    Routing,
+)
+from lightning_dar.diagnostics.routing import measure_reads, routing_numbers
 from lightning_dar.diagnostics.statistics import LEVEL, RESAMPLES
-from lightning_dar.inspect.held_out import HeldOut, Subject, load_subject
-from lightning_dar.inspect.losses import Losses, causal_numbers, compare, forwards_a_window, own_losses
-from lightning_dar.inspect.results import Causal, Difference, Inspected, LossNumbers, Report, ResidualChoice, Routing
-from lightning_dar.inspect.routing import measure_reads, routing_numbers
 from lightning_dar.version import __version__
 
 FORMAT = 1

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
+from lightning_dar.model.flops import model_flops, read_flops
 from lightning_dar.ops import DepthRead
-from lightning_dar.plan.duration import HIGH, LOW, communication, model_flops, read_flops, read_traffic, step
+from lightning_dar.plan.duration import HIGH, LOW, communication, read_traffic, step
 from lightning_dar.plan.memory import Parameters, checkpointed_share, count_parameters, held, memory, usable
 from lightning_dar.plan.setting import DEVICES, MODES, Device, Setting
 from lightning_dar.plan.trace import Trace, trace_strategy

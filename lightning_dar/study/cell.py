@@ -25,12 +25,12 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from lightning_dar.checkpoint.carried import tokenizer_of
 from lightning_dar.checkpoint.load import Checkpoint
+from lightning_dar.diagnostics.held_out import Subject, load_subject, validation_windows
+from lightning_dar.diagnostics.losses import own_losses
+from lightning_dar.diagnostics.routing import measure_reads
 from lightning_dar.errors import DataError, TrainingError, UsageError
 from lightning_dar.fit import lightning_cli
-from lightning_dar.inspect.held_out import Subject, load_subject, validation_windows
-from lightning_dar.inspect.losses import own_losses
-from lightning_dar.inspect.routing import measure_reads
-from lightning_dar.plan.duration import model_flops
+from lightning_dar.model.flops import model_flops
 from lightning_dar.run.last import newest_in
 from lightning_dar.run.parser import find_device
 from lightning_dar.study.cells import Curve, Measured, Result, SiteSharpness

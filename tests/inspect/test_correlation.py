@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from lightning_dar.diagnostics.results import ChangedLoss, Source, WithinSites
+from lightning_dar.diagnostics.routing import SiteGains, rank_correlations
 from lightning_dar.diagnostics.statistics import RESAMPLES
-from lightning_dar.inspect.results import ChangedLoss, Source, WithinSites
-from lightning_dar.inspect.routing import SiteGains, rank_correlations
 
 
 def correlations(*sites, units=10, everywhere=()):

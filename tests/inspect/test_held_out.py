@@ -8,7 +8,7 @@ import torch
 from inspected import checkpoint_of
 from spoken import lay
 
-from lightning_dar.inspect.held_out import text_windows, validation_windows
+from lightning_dar.diagnostics.held_out import text_windows, validation_windows
 from lightning_dar.text import TextData
 from lightning_dar.text.tokenizer import BYTES_JSON, Tokenizer, load_tokenizer
 

@@ -12,12 +12,12 @@ from torch.nn import functional as F
 
 from lightning_dar.charts.chart import HeatMap, LineChart
 from lightning_dar.checkpoint.tensors import InMemory
+from lightning_dar.diagnostics.held_out import hold_out, load_subject, names_of
 from lightning_dar.diagnostics.interventions import ChangedReads, knock_out, scaled, uniform
+from lightning_dar.diagnostics.routing import _SourceNames, measure_reads
 from lightning_dar.errors import DataError
 from lightning_dar.inspect.charts import lead_of, sections_of
-from lightning_dar.inspect.held_out import hold_out, load_subject, names_of
 from lightning_dar.inspect.report import make_report
-from lightning_dar.inspect.routing import _SourceNames, measure_reads
 from lightning_dar.residual.base import DepthRouting
 from lightning_dar.text.tokenizer import BYTES_JSON, Tokenizer
 

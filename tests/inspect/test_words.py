@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lightning_dar.inspect.charts import lead_of
-from lightning_dar.inspect.results import (
+from lightning_dar.diagnostics.results import (
     Causal,
     ChangedLoss,
     Inspected,
@@ -21,6 +20,7 @@ from lightning_dar.inspect.results import (
     Source,
     WithinSites,
 )
+from lightning_dar.inspect.charts import lead_of
 
 
 def change(difference, low=None, high=None):

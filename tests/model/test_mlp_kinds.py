@@ -20,7 +20,7 @@ from lightning_dar.checkpoint.description import describe
 from lightning_dar.checkpoint.hf_config import family_of
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.model import MLPConfig, TransformerConfig, build_transformer, mlp
-from lightning_dar.plan.duration import product_weights
+from lightning_dar.model.flops import product_weights
 from lightning_dar.plan.memory import count_parameters, held
 from lightning_dar.plan.setting import precision_of
 from lightning_dar.plan.trace import trace_strategy

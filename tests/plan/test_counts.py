@@ -6,7 +6,7 @@ from tiny import VOCAB, tiny_config, tokens
 from torch.utils.flop_counter import FlopCounterMode
 
 from lightning_dar.model import build_transformer, resolve_config
-from lightning_dar.plan.duration import attention_flops, product_weights, sublayer_forward_flops
+from lightning_dar.model.flops import attention_flops, product_weights, sublayer_forward_flops
 from lightning_dar.plan.memory import count_parameters, memory
 from lightning_dar.plan.setting import DEVICES, Setting
 from lightning_dar.plan.trace import trace_strategy

@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
-from lightning_dar.run.config import VALIDATE_TRAINER, Origin, RunConfig, other_text, resolve
+from lightning_dar.checkpoint.load import Checkpoint
+from lightning_dar.checkpoint.tensors import InMemory
+from lightning_dar.run.config import VALIDATE_TRAINER, Origin, RunConfig, other_text, resolve, saved_config
 
 DEFAULT = "bpe:4096"
 SAVED = RunConfig(
@@ -90,3 +92,13 @@ def test_settling_needs_no_lightning():
     code = "import sys, lightning_dar.run.config; print('lightning' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "False", done.stderr
+
+
+def test_callbacks_of_earlier_runs_are_found_without_the_clone(tmp_path):
+    callbacks = [{"class_path": "callbacks.Throughput"}, {"class_path": "mine.Callback"}]
+    content = {"lightning_dar_trainer": {"trainer": {"callbacks": callbacks, "max_steps": 3}}}
+    description = {"architecture": {}, "residual": {"name": "standard", "options": {}}}
+    checkpoint = Checkpoint(path=tmp_path, description=description, tensors=InMemory({}), content=content)
+    trainer = saved_config(checkpoint).trainer
+    paths = [entry["class_path"] for entry in trainer["callbacks"]]
+    assert (paths, trainer["max_steps"]) == (["lightning_dar.callbacks.Throughput", "mine.Callback"], 3)

@@ -8,8 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_dar.diagnostics.held_out import HeldOut, Subject
 from lightning_dar.diagnostics.interventions import Together, Watched
 from lightning_dar.diagnostics.probe import STATISTICS, RoutingProbe, SiteRouting, SiteStream, StreamProbe, depth_third
+from lightning_dar.diagnostics.results import Means, RankCorrelations, Routing, SiteReads, Source, WithinSites
 from lightning_dar.diagnostics.statistics import (
     MIN_UNITS,
     percentile_intervals,
@@ -17,8 +19,6 @@ from lightning_dar.diagnostics.statistics import (
     spearman,
     spearman_of_columns,
 )
-from lightning_dar.inspect.held_out import HeldOut, Subject
-from lightning_dar.inspect.results import Means, RankCorrelations, Routing, SiteReads, Source, WithinSites
 from lightning_dar.model.layer import SUBLAYERS
 from lightning_dar.residual.base import DepthRouting, Residual
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_dar.diagnostics.held_out import HeldOut, Subject
 from lightning_dar.diagnostics.interventions import (
     Change,
     ChangedReads,
@@ -23,10 +24,7 @@ from lightning_dar.diagnostics.interventions import (
     unchanged,
     uniform,
 )
-from lightning_dar.diagnostics.statistics import MIN_UNITS, paired_intervals
-from lightning_dar.errors import DataError
-from lightning_dar.inspect.held_out import HeldOut, Subject
-from lightning_dar.inspect.results import (
+from lightning_dar.diagnostics.results import (
     Causal,
     ChangedLoss,
     Difference,
@@ -37,7 +35,9 @@ from lightning_dar.inspect.results import (
     Source,
     StrengthLoss,
 )
-from lightning_dar.inspect.routing import Reads, SiteGains, rank_correlations
+from lightning_dar.diagnostics.routing import Reads, SiteGains, rank_correlations
+from lightning_dar.diagnostics.statistics import MIN_UNITS, paired_intervals
+from lightning_dar.errors import DataError
 from lightning_dar.training.loss import token_cross_entropy
 
 FORWARD_BYTES = 2**30  # what the copies of a batch may hold of sources, about
