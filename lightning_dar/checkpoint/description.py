@@ -4,10 +4,11 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from lightning_dar.model import TransformerConfig
+from lightning_dar.model.build import checked_mlp
 from lightning_dar.model.mlp import mlp_class
-from lightning_dar.model.transformer import checked_mlp
 from lightning_dar.residual import Residual, ResidualConfig
-from lightning_dar.residual.registry import is_plugin, with_defaults
+from lightning_dar.residual.build import with_defaults
+from lightning_dar.residual.registry import is_plugin
 from lightning_dar.version import __version__
 
 DESCRIPTION_KEY = "lightning_dar"

@@ -12,7 +12,8 @@ from lightning_dar.convert.bundle import Variable, bundle
 from lightning_dar.convert.hf_verify import OLDEST
 from lightning_dar.errors import UsageError
 from lightning_dar.model.mlp import mlp_class
-from lightning_dar.residual.registry import checked_options, residual_class
+from lightning_dar.residual.build import checked_options
+from lightning_dar.residual.registry import residual_class
 from lightning_dar.version import __version__
 
 PACKAGE = "lightning_dar"

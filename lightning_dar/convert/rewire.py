@@ -9,7 +9,8 @@ from lightning_dar.checkpoint.load import Checkpoint, build_on_meta
 from lightning_dar.checkpoint.tensors import InMemory, Joined, Tensors
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.residual import ResidualConfig, Shape, build_residual
-from lightning_dar.residual.registry import checked_options, residual_class
+from lightning_dar.residual.build import checked_options
+from lightning_dar.residual.registry import residual_class
 from lightning_dar.residual.routed import AdditiveResidual, RoutedResidual
 
 PREFIX = "residual."

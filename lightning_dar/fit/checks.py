@@ -16,9 +16,10 @@ from lightning_dar.checkpoint.load import Checkpoint
 from lightning_dar.errors import UsageError
 from lightning_dar.fit.terminal import notice
 from lightning_dar.model import MLPConfig
-from lightning_dar.model.transformer import checked_mlp
+from lightning_dar.model.build import checked_mlp
 from lightning_dar.residual import ResidualConfig
-from lightning_dar.residual.registry import checked_options, residual_class
+from lightning_dar.residual.build import checked_options
+from lightning_dar.residual.registry import residual_class
 from lightning_dar.run.config import MODEL_KEY
 from lightning_dar.training.optimizer import OptimizerConfig
 

@@ -1,5 +1,6 @@
 """The decoder: architecture only. No training, logging or distributed code."""
 
+from lightning_dar.model.build import build_strategy, build_transformer, sublayer_classes
 from lightning_dar.model.config import MLPConfig, RopeScaling, TransformerConfig, resolve_config
 from lightning_dar.model.layer import Sublayer
 from lightning_dar.model.mlp import (
@@ -7,7 +8,7 @@ from lightning_dar.model.mlp import (
     available_mlps,
     register_mlp,
 )
-from lightning_dar.model.transformer import Transformer, build_strategy, build_transformer, sublayer_classes
+from lightning_dar.model.transformer import Transformer
 
 __all__ = [
     "MLP",

@@ -8,8 +8,8 @@ The first two are the *model FLOPs*, the same for every residual, by which utili
 top, as does what activation checkpointing computes again.
 """
 
+from lightning_dar.model.build import sublayer_classes
 from lightning_dar.model.config import TransformerConfig
-from lightning_dar.model.transformer import sublayer_classes
 
 READ_PRODUCTS = 9
 

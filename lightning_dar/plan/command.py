@@ -13,7 +13,8 @@ from lightning_dar.plan.memory import SPARE
 from lightning_dar.plan.run_options import add_run_config, architecture_of, only_read, strategy_of
 from lightning_dar.plan.setting import DEVICES, MODES, Setting, device_by_name
 from lightning_dar.residual import ResidualConfig, available_residuals
-from lightning_dar.residual.registry import residual_class, with_defaults
+from lightning_dar.residual.build import with_defaults
+from lightning_dar.residual.registry import residual_class
 from lightning_dar.run.parser import PlainParser, add_plugins, table, use_plugins
 
 GIB, GB = 2**30, 10**9

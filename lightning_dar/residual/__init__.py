@@ -10,13 +10,8 @@ from lightning_dar.residual import (
     standard,
 )
 from lightning_dar.residual.base import DepthRouting, Residual, Shape
-from lightning_dar.residual.registry import (
-    ResidualConfig,
-    available_residuals,
-    build_residual,
-    load_plugins,
-    register_residual,
-)
+from lightning_dar.residual.build import build_residual
+from lightning_dar.residual.registry import ResidualConfig, available_residuals, load_plugins, register_residual
 from lightning_dar.residual.routed import AdditiveResidual, RoutedResidual
 
 __all__ = [

@@ -1,19 +1,17 @@
-"""Residual strategies by name, with their options."""
+"""Strategies by name: the shipped ones, what a plugin module registers, and what an installed package offers."""
 
 import importlib
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any
 
 from lightning_dar.errors import UsageError
 from lightning_dar.named import not_found
 from lightning_dar.named import register as register_class
-from lightning_dar.ops import DepthRead, require_depth_read
-from lightning_dar.options import options_of
-from lightning_dar.options import with_defaults as defaults_of
-from lightning_dar.residual.base import Residual, Shape
+from lightning_dar.ops import DepthRead
+from lightning_dar.residual.base import Residual
 
 ENTRY_POINT_GROUP = "lightning_dar.residuals"
 
@@ -105,25 +103,3 @@ def _load_entry_points() -> None:
                 ) from error
             if inspect.isclass(loaded):
                 register_residual(entry_point.name)(loaded)
-
-
-def build_residual(config: ResidualConfig, shape: Shape, plugin: str | None = None) -> Residual:
-    """The strategy with its options checked against its own signature; parameters are not initialised yet.
-
-    Raises:
-        UsageError: unknown name, unknown option, an option of the wrong type or range, or a depth_read that cannot
-            run here.
-    """
-    cls = residual_class(config.name, plugin)
-    require_depth_read(config.depth_read)
-    return cls(replace(shape, depth_read=config.depth_read), **checked_options(config, cls))
-
-
-def with_defaults(config: ResidualConfig, cls: type[Residual]) -> ResidualConfig:
-    """The same strategy with every option spelled out, so that a later default does not change it."""
-    return replace(config, options=defaults_of(cls, checked_options(config, cls)))
-
-
-def checked_options(config: ResidualConfig, cls: type[Residual]) -> dict[str, Any]:
-    """The given options as their declared types. Raises UsageError for an unknown, missing or mistyped one."""
-    return options_of(cls, config.options, "model.residual.options", f"strategy '{config.name}'", {"shape"})

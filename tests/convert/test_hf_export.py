@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.dynamic_module_utils import get_imports, get_relative_imports
 
 from lightning_dar import load_model
-from lightning_dar.checkpoint.description import describe
+from lightning_dar.checkpoint.description import FORMAT, describe
 from lightning_dar.convert import hf_verify
 from lightning_dar.convert.convert import Conversion, convert
 from lightning_dar.errors import DataError, UsageError
@@ -217,7 +217,7 @@ def test_a_model_refuses_the_config_of_another(tmp_path, modules_cache):
     assert "asks for residual strategy 'cumulative-additive', this code is of 'delta-sublayer'" in refusal(folder="b")
     with pytest.raises(ValueError, match="asks for residual strategy 'cumulative-additive'"):
         type(first).from_pretrained(tmp_path / "b/model")
-    assert "has format 9, this code reads format 1" in refusal(lambda one: one.update(format=9))
+    assert f"has format 9, this code reads format {FORMAT}" in refusal(lambda one: one.update(format=9))
     other = refusal(lambda one: one.update(code="0123456789ab"))
     assert "belongs to other code of residual strategy 'delta-sublayer' (0123456789ab, this is " in other
     assert config["lightning_dar"]["code"] in other
