@@ -23,9 +23,8 @@ from lightning_dar.run.state import state_of
 from lightning_dar.text import Tokenizer
 from lightning_dar.text.bad_text import BadText
 from lightning_dar.text.encode import encoded_text
-from lightning_dar.text.loading import ValidationSampler
+from lightning_dar.text.loading import ValidationSampler, collate
 from lightning_dar.text.sources import find_files, fingerprint
-from lightning_dar.text.windows import collate
 
 MIXED = {"bf16-mixed": torch.bfloat16, "bf16": torch.bfloat16, "16-mixed": torch.float16, "16": torch.float16}
 WHOLE = {"bf16-true": torch.bfloat16, "16-true": torch.float16, "64-true": torch.float64, "64": torch.float64}

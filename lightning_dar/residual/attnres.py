@@ -18,8 +18,7 @@ from typing import Literal
 from torch import Tensor
 
 from lightning_dar.ops import History
-from lightning_dar.residual.base import DepthRouting, Shape
-from lightning_dar.residual.blocks import layers_per_block
+from lightning_dar.residual.base import DepthRouting, Shape, layers_per_block
 from lightning_dar.residual.registry import register_residual
 from lightning_dar.residual.routed import QueryInit, RoutedResidual
 

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from lightning_dar.errors import UsageError
 from lightning_dar.ops import DepthRead
 from lightning_dar.ops.torch_private import opaque
 
@@ -119,3 +120,12 @@ class Residual(nn.Module):
         """Optional, for diagnostics: what `read(state, site)` would do, laid open (site == num_sites stands for
         `finish`); None where nothing is routed. Without gradient."""
         return None
+
+
+def layers_per_block(shape: Shape, num_blocks: int) -> int:
+    """ceil(L / num_blocks). Raises UsageError unless 1 <= num_blocks <= L."""
+    if not 1 <= num_blocks <= shape.num_layers:
+        raise UsageError(
+            f"model.residual.options.num_blocks={num_blocks}: must be from 1 to model.num_layers={shape.num_layers}"
+        )
+    return -(-shape.num_layers // num_blocks)

@@ -11,10 +11,17 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from lightning_dar.errors import DataError, UsageError
-from lightning_dar.text.loading import MixedTrainSampler, MixedValidationSampler, TrainSampler, ValidationSampler
+from lightning_dar.text.loading import (
+    PADDING,
+    MixedTrainSampler,
+    MixedValidationSampler,
+    TrainSampler,
+    ValidationSampler,
+    Windows,
+    is_url,
+)
 from lightning_dar.text.manifest import SPLITS, open_folder, read_tokenizer
 from lightning_dar.text.tokenizer import bpe_size, load_tokenizer
-from lightning_dar.text.windows import PADDING, Windows, is_url
 
 
 class TokenFolder:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics import Metric, MetricCollection
 
-from lightning_dar.text.windows import IGNORE_INDEX
+from lightning_dar.text.loading import IGNORE_INDEX
 
 CHUNK_LOGITS = 2**26  # 256 MiB of fp32
 SUM_DTYPE = torch.float32 if torch.backends.mps.is_available() else torch.float64  # mps has no float64

@@ -17,7 +17,7 @@ from lightning_dar.errors import UsageError
 from lightning_dar.residual import register_residual
 from lightning_dar.residual.base import Residual
 from lightning_dar.residual.delta_sublayer import DeltaSublayer
-from lightning_dar.text.windows import collate
+from lightning_dar.text.loading import collate
 from runs import MEASURING, SEQ_LEN, VOCAB, RandomTokens, Scramble, events, fit, language_model
 
 THIRDS = {"shallow": (1,), "middle": (2, 3), "deep": (4, 5)}  # of six sites; site 0 reads nothing

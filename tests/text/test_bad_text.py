@@ -12,9 +12,8 @@ from pyarrow import parquet
 from lightning_dar.errors import DataError
 from lightning_dar.text.bad_text import BadText
 from lightning_dar.text.manifest import Request
-from lightning_dar.text.merge import merge
 from lightning_dar.text.pieces import PIECE_CHARS, Part, read_pieces
-from lightning_dar.text.prepare import prepare
+from lightning_dar.text.prepare import merge, prepare
 from lightning_dar.text.sources import find_files
 
 GOOD = "some text, é\n"

@@ -14,9 +14,8 @@ from transformers import AutoTokenizer
 from lightning_dar.errors import DataError
 from lightning_dar.text.folders import Mix
 from lightning_dar.text.manifest import Request, open_folder, read_tokenizer
-from lightning_dar.text.merge import merge
 from lightning_dar.text.pieces import Part
-from lightning_dar.text.prepare import prepare
+from lightning_dar.text.prepare import merge, prepare
 from lightning_dar.text.tokenizer import Tokenizer, load_tokenizer
 
 CONFIG, MAP = "tokenizer_config.json", "special_tokens_map.json"

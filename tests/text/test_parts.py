@@ -9,12 +9,11 @@ import pytest
 from pyarrow import parquet
 
 from lightning_dar.errors import DataError, UsageError
+from lightning_dar.text.loading import Windows
 from lightning_dar.text.manifest import Request, open_folder, open_prepared
-from lightning_dar.text.merge import merge
 from lightning_dar.text.pieces import Part, Slice, deal_units, parse_part, plan_units, read_pieces
-from lightning_dar.text.prepare import prepare
+from lightning_dar.text.prepare import merge, prepare
 from lightning_dar.text.sources import SourceFile, find_files
-from lightning_dar.text.windows import Windows
 
 pytestmark = pytest.mark.filterwarnings("ignore:An item was larger than the target chunk size")
 UNIT = 4000  # bytes, for sources of some 40 KB

@@ -11,7 +11,7 @@ from pyarrow import parquet
 from lightning_dar.errors import DataError, UsageError
 from lightning_dar.text import TextData
 from lightning_dar.text.manifest import Request
-from lightning_dar.text.options import existing_shards
+from lightning_dar.text.module import existing_shards
 from lightning_dar.text.pieces import read_pieces
 from lightning_dar.text.prepare import prepare
 from lightning_dar.text.sources import find_files, fingerprint

@@ -7,8 +7,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from lightning_dar.errors import DataError, UsageError
-from lightning_dar.text.loading import TrainSampler, ValidationSampler
-from lightning_dar.text.windows import IGNORE_INDEX, PADDING, Windows, collate, is_url
+from lightning_dar.text.loading import IGNORE_INDEX, PADDING, TrainSampler, ValidationSampler, Windows, collate, is_url
 
 CHUNK_TOKENS = [70, 64, 33, 71]  # with windows of 9: 7, 7, 3 and 7 of them, dropping 7, 1, 6 and 8 tokens
 
